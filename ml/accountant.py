@@ -1,17 +1,17 @@
-"""The accountant of differential privacy: what a client's local phases have told of any one of its samples.
+"""The accountant of differential privacy: how much a client's local phases have revealed about any one of its samples.
 
-A phase with `dp_noise` is DP-SGD (Abadi et al., *Deep Learning with Differential Privacy*, 2016): each step has each
-sample with the same chance, a sample's gradient has a length of 1 at most in units of the noise, and Gaussian noise is
-added to their sum. Prototypes are sums of embeddings with noise of their own. What all phases together let anyone find
-out, whoever reads the chain, is bounded by (epsilon, delta): the chance of any outcome with a sample differs from that
-without it by a factor of at most e^epsilon, but for a chance of delta. *Without* means that the sample's gradient and
-its embedding are zero; how many samples there are, and of which classes, is not hidden.
+A phase with `dp_noise` is DP-SGD (Abadi et al., *Deep Learning with Differential Privacy*, 2016): each step includes
+each sample with the same probability, a sample's gradient has a length of at most 1 in units of the noise, and Gaussian
+noise is added to their sum. Prototypes are sums of embeddings with noise of their own. What anyone who reads the chain
+can learn from all phases together is bounded by (epsilon, delta): the probability of any outcome with a sample differs
+from that without it by a factor of at most e^epsilon, except for a probability of delta. *Without* means that the
+sample's gradient and its embedding are zero; the number of samples, and their classes, are not hidden.
 
 Composition is that of privacy loss distributions (Koskela et al., *Computing Tight Differential Privacy Guarantees
 Using FFT*, 2020), by Google's dp-accounting, which the extra `privacy` has.
 
-Noise that can be guessed hides nothing: whoever finds the numbers takes them off. Such was the noise of releases whose
-generators had not been made for secrets, and a phase with it counts as one without: epsilon is infinite.
+Noise that can be guessed hides nothing: whoever guesses the numbers can subtract them. Earlier releases made noise with
+generators that were not made for secrets; a phase with such noise counts as one without: epsilon is infinite.
 """
 
 from __future__ import annotations
@@ -25,18 +25,19 @@ from typing import Any, Self
 
 from ml.errors import MlError
 
-MAX_EPSILON = 100.0  # of a budget: beyond it nothing is promised
-ROUGH_EPSILON = 4 * MAX_EPSILON  # a Renyi bound above it is enough: what is exact would take gigabytes, or fail
-LEAST_NOISE = 1e-6  # less hides nothing, and its square is soon zero
-ORDERS = range(2, 65)  # of the Renyi bound
-MOST_PHASES = 10_000  # that are looked ahead to
+MAX_EPSILON = 100.0  # the largest budget: a larger one protects nothing
+ROUGH_EPSILON = 4 * MAX_EPSILON  # above it a Renyi bound suffices: an exact value would take gigabytes, or fail
+LEAST_NOISE = 1e-6  # less noise hides nothing, and its square is nearly zero
+ORDERS = range(2, 65)  # orders of the Renyi bound
+MOST_PHASES = 10_000  # the most phases to look ahead
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """A local phase: `steps` with noise of standard deviation `noise`, each of which had a sample with chance `rate`;
-    and the noise of the prototypes that were made of it, None where there were none. Or one without any of these whose
-    update had noise as a whole: it tells of the client what the others tell of a sample."""
+    """One local phase's use of noise: `steps` with noise of standard deviation `noise`, each of which included a sample
+    with probability `rate`, and the noise of the prototypes made after it, None where there were none. For a phase
+    whose whole update has noise only `update_noise` is set: its epsilon protects the client as the others protect one
+    sample."""
 
     steps: int
     rate: float
@@ -51,9 +52,9 @@ class Release:
 
 @dataclass(slots=True)
 class Told:
-    """What was told in all: how many phases, steps by their (rate, noise), and times that prototypes, and whole
-    updates, were sent by their noise. Who hides its updates tells as much of itself as of each of its samples. The
-    noise of `guessable` of the phases can be guessed."""
+    """The total of what a client has revealed: the number of phases, of steps by their (rate, noise), and how often
+    prototypes and whole updates were sent, by their noise. A client that hides its updates reveals as much about itself
+    as about each of its samples. In `guessable` of the phases the noise can be guessed."""
 
     phases: int = 0
     steps: Counter[tuple[float, float]] = field(default_factory=Counter)
@@ -78,13 +79,13 @@ class Told:
             self.prototypes[release.prototype_noise] += times
 
     def plus(self, release: Release, times: int = 1) -> Told:
-        """With so many phases more."""
+        """Returns the total with so many phases more."""
         more = Told(self.phases, self.steps.copy(), self.prototypes.copy(), self.updates.copy(), self.guessable)
         more.add(release, times)
         return more
 
     def set_aside(self) -> Told:
-        """The same, where nobody guesses the noise of any phase."""
+        """Returns the same total, as if the noise of no phase could be guessed."""
         return replace(self, guessable=0)
 
     def to_json(self) -> dict[str, Any]:
@@ -98,7 +99,7 @@ class Told:
 
     @classmethod
     def from_json(cls, values: Any) -> Self:
-        """Raises ValueError for what `to_json` cannot have given."""
+        """Reads what `to_json` returns. Raises ValueError for anything else."""
         try:
             steps = Counter({(float(rate), float(noise)): int(count) for rate, noise, count in values["steps"]})
             prototypes = Counter({float(noise): int(count) for noise, count in values["prototypes"]})
@@ -119,7 +120,7 @@ class Told:
 
 
 def has_accountant() -> bool:
-    """Whether epsilon can be computed here."""
+    """Says whether dp-accounting is installed, which computes epsilon."""
     return find_spec("dp_accounting") is not None
 
 
@@ -130,8 +131,9 @@ def check_accountant() -> None:
 
 
 def compute_epsilon(told: Told, delta: float) -> float:
-    """Epsilon of all that was told, 0 of nothing; above some hundreds no more than a rough upper bound, and infinite
-    where noise can be guessed, or hides nothing. Takes a second or some. Raises MlError without dp-accounting."""
+    """Computes epsilon of all that was revealed, 0 for nothing; above some hundreds only a rough upper bound, and
+    infinity where noise can be guessed, or hides nothing. Takes a second or more. Raises MlError without
+    dp-accounting."""
     check_accountant()
     if told.guessable:
         return math.inf
@@ -159,9 +161,9 @@ def _add_up(accountant: Any, told: Told, delta: float) -> float:
 
 
 def count_phases_within(budget: float, delta: float, told: Told, release: Release, most: int = MOST_PHASES) -> int:
-    """How many more phases like this one leave epsilon within the budget, `most` at the most. Takes some seconds where
-    the budget is one that promises something, and the longer the more it is. Raises as `compute_epsilon`."""
-    low, high = 0, 1  # low fit
+    """Returns how many more phases like this one leave epsilon within the budget, at most `most`. Takes some seconds,
+    and longer the larger the budget is. Raises as `compute_epsilon` does."""
+    low, high = 0, 1  # low fits
     while high <= most and compute_epsilon(told.plus(release, high), delta) <= budget:
         low, high = high, 2 * high
     high = min(high, most + 1)
@@ -173,15 +175,15 @@ def count_phases_within(budget: float, delta: float, told: Told, release: Releas
 
 
 def compute_worst_epsilon(clients: Sequence[Sequence[Release]], delta: float) -> float:
-    """The largest epsilon of any client. Where one has the largest chances of a sample in every phase, and as many
-    steps as any, it is its."""
+    """Computes the largest epsilon of any client. If one client has the highest sampling rate and the most steps in
+    every phase, only its epsilon is computed."""
     different = set(map(tuple, clients))
     worst = [one for one in different if all(_tells_more(one, other) for other in different)]
     return max((compute_epsilon(Told.of(one), delta) for one in worst[:1] or different), default=0.0)
 
 
 def _tells_more(one: Sequence[Release], other: Sequence[Release]) -> bool:
-    """Whether no phase of `other` can have told more than the same one of `one`."""
+    """Says whether no phase of `other` can have revealed more than the same phase of `one`."""
     return len(one) == len(other) and all(
         _get_noises(a) == _get_noises(b) and a.rate >= b.rate and a.steps >= b.steps
         for a, b in zip(one, other, strict=True)

@@ -4,8 +4,8 @@
     Eq. (9)   beta  = mu * tau / (K * f)      expected seconds per block
     Eq. (11)  E     = floor((t_sum / R - beta) / alpha)
 
-The floor is taken of the decimal numbers a person wrote, in exact fractions: (0.9 s / 3) / 0.1 s is 3 iterations, while
-in floating point it is 2.9999999999999996 and would be 2.
+The floor is computed from the decimal numbers a person wrote, in exact fractions: (0.9 s / 3) / 0.1 s is 3 iterations,
+while in floating point it is 2.9999999999999996 and would be 2.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ml.errors import BudgetError
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The plan for a time budget. The paper's tables print `available_s`; `used_s` is what E iterations take."""
+    """The plan for a time budget. The paper's tables print `available_s`; `used_s` is the time that E iterations
+    take."""
 
     local_iterations: int  # E, per round
     available_s: float  # t_sum - R * beta
@@ -27,19 +28,19 @@ class Plan:
 
 
 def compute_alpha(num_samples: int, cycles_per_sample: float, cycles_per_s: float) -> float:
-    """Seconds per local iteration, Eq. (8). Raises BudgetError."""
+    """Computes the seconds per local iteration, Eq. (8). Raises BudgetError."""
     samples = _read("num_samples", num_samples)
     return float(samples * _read("cycles_per_sample", cycles_per_sample) / _read("cycles_per_s", cycles_per_s))
 
 
 def compute_beta(difficulty: float, cycles_per_difficulty: float, num_clients: int, cycles_per_s: float) -> float:
-    """Expected seconds per block when all clients mine, Eq. (9). Raises BudgetError."""
+    """Computes the expected seconds per block when all clients mine, Eq. (9). Raises BudgetError."""
     cycles = _read("difficulty", difficulty) * _read("cycles_per_difficulty", cycles_per_difficulty)
     return float(cycles / (_read("num_clients", num_clients) * _read("cycles_per_s", cycles_per_s)))
 
 
 def compute_plan(budget_s: float, rounds: int, alpha_s: float, beta_s: float) -> Plan:
-    """The local iterations that fit `rounds` rounds into `budget_s`, Eq. (11).
+    """Computes the local iterations that fit `rounds` rounds into `budget_s`, Eq. (11).
 
     Raises BudgetError when not even one fits, or when a number is not positive and finite (`beta_s` may be 0).
     """
@@ -56,7 +57,7 @@ def compute_plan(budget_s: float, rounds: int, alpha_s: float, beta_s: float) ->
 
 
 def compute_max_rounds(budget_s: float, alpha_s: float, beta_s: float) -> int:
-    """The most rounds that leave each a local iteration: the largest R with E >= 1, 0 when there is none.
+    """Computes the most rounds that leave each a local iteration: the largest R with E >= 1, 0 when there is none.
 
     Raises BudgetError for a number that is not positive and finite (`beta_s` may be 0).
     """

@@ -1,15 +1,15 @@
 """The errors of `ml`, each by whose fault it is.
 
 MlError
- ├ PayloadError        bytes or arrays that are not what they claim to be; whoever sent them is at fault
+ ├ PayloadError        bytes or arrays that are not what they claim to be; their sender is at fault
  ├ AggregationError    contributions that cannot be combined, although each may be well formed
  ├ SpecError           a method, a model or one of their settings is not one we know; names the key
  ├ BoundError          constants that a bound cannot have, or that leave no number of rounds
  ├ BudgetError         a time budget in which not one local iteration fits, or that is not a number
- ├ DataError           a data set or a partition of it cannot be read or made as asked
+ ├ DataError           a data set or a partition of it cannot be read or made as configured
  ├ Spoiled             an aggregate leaves a client without a finite loss
- └ Stopped             training was asked to stop and did, as if it had never begun
-    └ Abandoned        it was asked to stop and to keep what it had learned
+ └ Stopped             training was stopped by request, and left no trace
+    └ Abandoned        training was stopped by request, and kept what it had learned
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MAX_LINE_CHARS = 1000
 
 
 class MlError(Exception):
-    """Root of everything `ml` raises on purpose."""
+    """The root of all errors that `ml` raises on purpose."""
 
 
 class PayloadError(MlError):
@@ -44,23 +44,23 @@ class SpecError(MlError):
 
 
 class BoundError(MlError):
-    """A constant that a bound cannot have, or constants by which no number of rounds is enough."""
+    """A constant is impossible in a bound, or the constants allow no number of rounds."""
 
 
 class BudgetError(MlError):
-    """A time budget gives no local iteration at all, or one of its numbers makes no sense."""
+    """A time budget leaves no local iteration at all, or one of its numbers is impossible."""
 
 
 class DataError(MlError):
-    """A data set, or a partition of it, cannot be read or made as asked. Its text is as `show_line` makes it, as a file
-    of anybody's, and its name, may stand in it."""
+    """A data set, or a partition of it, cannot be read or made as the configuration says. Its text is made by
+    `show_line`, since it may contain the name or the content of any file."""
 
     def __init__(self, text: object) -> None:
         super().__init__(show_line(escape_undecoded(str(text))))
 
 
 class Spoiled(MlError):
-    """An aggregate, or what was taken of peers with it, leaves a client without a finite loss."""
+    """An aggregate, or a blob pulled with it, leaves a client without a finite loss."""
 
 
 class Stopped(MlError):
@@ -68,11 +68,11 @@ class Stopped(MlError):
 
 
 class Abandoned(Stopped):
-    """Training was broken off between two steps because its round is over; what was learned stays in the model."""
+    """Training ended early, between two steps, because its round is over; the model keeps what it has learned."""
 
 
 def suggest(word: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown `word`: the nearest known one, or all of them."""
+    """Returns the end of a message about an unknown `word`: the nearest known one, or all of them."""
     names = sorted(known)
     near = get_close_matches(word, names, n=1)
     if near:
@@ -81,7 +81,7 @@ def suggest(word: str, known: Iterable[str]) -> str:
 
 
 def show_line(text: str) -> str:
-    """A text in one line that can be printed, and is not long, whatever a file or another library says in it."""
+    """Returns a text as one line that can be printed and is not long, whatever a file or a library has put in it."""
     line = " ".join(text[: 4 * MAX_LINE_CHARS].splitlines())
     shown = "".join(c if c.isprintable() else c.encode("unicode_escape", "replace").decode() for c in line.strip())
     return shown if len(shown) <= MAX_LINE_CHARS else shown[: MAX_LINE_CHARS - 1] + "…"

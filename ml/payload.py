@@ -1,6 +1,6 @@
 """Named arrays and their one canonical encoding: blobs, aggregates and checkpoints alike (PROTOCOL §1).
 
-The layout is that of safetensors, with a header that leaves no choice, so that equal arrays give equal bytes and a
+The layout is that of safetensors, with a header that leaves no choice, so that equal arrays have equal bytes and a
 digest names their content:
 
     u64 little-endian length of the header | header | the arrays' bytes
@@ -9,7 +9,7 @@ The header is JSON with sorted keys, no whitespace and no metadata, filled with 
 follow in the order of their names, little-endian and row-major, without a gap. Any safetensors reader can read it;
 ours accepts nothing else, so `encode_arrays(decode_arrays(b, len(b))) == b` for every `b` it accepts.
 
-What bytes say is checked before anything is allocated for them, and what arrays say is checked against a schema that
+Sizes in the bytes are checked before memory is allocated for them, and the arrays are checked against a schema that
 comes from genesis. Everything a peer can get wrong is a `PayloadError`.
 """
 
@@ -34,7 +34,7 @@ Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 Shape = tuple[int, ...]
 
-# Kinds of payload, by the code a contribution carries for them.
+# Kinds of payload, by their codes in contributions.
 KINDS = {
     "prototypes": 1,
     "model": 2,
@@ -53,12 +53,12 @@ KINDS = {
 }
 _KIND_NAMES = {code: name for name, code in KINDS.items()}
 
-CHUNK_BYTES = 1 << 20  # of an encoding, each with a digest of its own in the list of its chunks' digests
-BLOCK_ELEMENTS = 64 * 1024  # of an array that are looked at together
+CHUNK_BYTES = 1 << 20  # of an encoding, each with its own entry in the list of chunks' digests
+BLOCK_ELEMENTS = 64 * 1024  # of an array that are checked together
 MAX_HEADER_BYTES = 1 << 20
-KNOWN_HEADER_BYTES = 16 * 1024  # of headers that are remembered
+KNOWN_HEADER_BYTES = 16 * 1024  # of the longest header that is cached
 MAX_DIMENSIONS = 8
-_MAX_ARRAY_BYTES = 1 << 48  # far above any payload limit, far below where numpy's sizes overflow
+_MAX_ARRAY_BYTES = 1 << 48  # far above any payload limit, far below numpy's overflow of sizes
 
 _DTYPES = {"F16": "<f2", "F32": "<f4", "F64": "<f8", "I64": "<i8", "U8": "|u1"}  # safetensors' names
 _CODES = {np.dtype(text): code for code, text in _DTYPES.items()}
@@ -72,14 +72,14 @@ _ENTRY = re.compile(
 
 
 def kind_code(name: str) -> int:
-    """The code of a payload kind. Raises PayloadError."""
+    """Returns the code of a payload kind. Raises PayloadError."""
     if name not in KINDS:
         raise PayloadError(f"unknown payload kind {name!r}: {suggest(name, KINDS)}")
     return KINDS[name]
 
 
 def kind_name(code: int) -> str:
-    """The name of a payload kind. Raises PayloadError."""
+    """Returns the name of a payload kind. Raises PayloadError."""
     if code not in _KIND_NAMES:
         raise PayloadError(f"unknown payload kind {code}: expected one of {sorted(_KIND_NAMES)}")
     return _KIND_NAMES[code]
@@ -89,7 +89,7 @@ def kind_name(code: int) -> str:
 
 
 def encode_arrays(arrays: Arrays) -> bytes:
-    """The canonical bytes of `arrays`, in whatever order, byte order or memory layout they come.
+    """Encodes `arrays` to their canonical bytes, the same for any order, byte order or memory layout.
 
     Takes float16, float32, float64, int64 and uint8, and names of letters, digits and `_ . / -`. Raises PayloadError.
     """
@@ -97,7 +97,7 @@ def encode_arrays(arrays: Arrays) -> bytes:
 
 
 def iter_encoded(arrays: Arrays) -> Iterator[bytes | memoryview]:
-    """The pieces that `encode_arrays` joins, one by one: arrays that are little-endian and row-major are not copied."""
+    """Yields the pieces that `encode_arrays` joins: arrays that are little-endian and row-major are not copied."""
     ordered = {name: np.asarray(arrays[name]) for name in sorted(arrays)}
     layout = {name: (_get_code(name, array.dtype), array.shape) for name, array in ordered.items()}
     header = _encode_header(layout)
@@ -108,10 +108,10 @@ def iter_encoded(arrays: Arrays) -> Iterator[bytes | memoryview]:
 
 
 def decode_arrays(data: bytes | bytearray | memoryview, max_bytes: int) -> dict[str, Array]:
-    """The arrays in `data`, in name order: read-only, and views of `data` wherever its alignment allows.
+    """Decodes the arrays in `data`, in name order: read-only, and views of `data` wherever its alignment allows.
 
-    At most `max_bytes` are looked at. Raises PayloadError, naming what was expected, for everything that is not
-    exactly what `encode_arrays` would have written.
+    Reads at most `max_bytes`. Raises PayloadError, saying what it expected, for anything but the exact output of
+    `encode_arrays`.
     """
     total = len(data)
     if total > max_bytes:
@@ -132,20 +132,20 @@ def decode_arrays(data: bytes | bytearray | memoryview, max_bytes: int) -> dict[
 
 
 def map_arrays(path: Path, max_bytes: int) -> dict[str, Array]:
-    """The arrays in a file, as `decode_arrays` has them, read as they are looked at and held in no memory of ours.
+    """Decodes the arrays in a file, as `decode_arrays` does, mapped and not held in this process's memory.
 
     The file must not change as long as one of them is in use. Raises PayloadError, and OSError.
     """
     with path.open("rb") as file:
-        if file.seek(0, 2) == 0:  # which cannot be mapped
+        if file.seek(0, 2) == 0:  # an empty file cannot be mapped
             return decode_arrays(b"", max_bytes)
         mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     return decode_arrays(memoryview(mapped), max_bytes)
 
 
 def read_arrays(source: Path | bytes) -> dict[str, Array]:
-    """The arrays in a whole encoding: bytes, or a file, which is then as with `map_arrays`. Raises PayloadError, and
-    OSError."""
+    """Decodes the arrays in a whole encoding: bytes, or a file, which is then mapped as by `map_arrays`. Raises
+    PayloadError, and OSError."""
     if isinstance(source, bytes):
         return decode_arrays(source, len(source))
     return map_arrays(source, source.stat().st_size)
@@ -155,12 +155,12 @@ def read_arrays(source: Path | bytes) -> dict[str, Array]:
 
 
 def count_chunks(num_bytes: int) -> int:
-    """The number of chunks of an encoding of this length. All but the last are of CHUNK_BYTES."""
+    """Returns the number of chunks of an encoding of this length. All but the last have CHUNK_BYTES."""
     return -(-num_bytes // CHUNK_BYTES)
 
 
 def compute_chunk_digests(arrays: Arrays) -> Array:
-    """uint8[m, 32]: the SHA-256 of each chunk of the encoding of `arrays`. Raises PayloadError."""
+    """Computes uint8[m, 32]: the SHA-256 of each chunk of the encoding of `arrays`. Raises PayloadError."""
     digests: list[bytes] = []
     chunk, room = hashlib.sha256(), CHUNK_BYTES
     for piece in iter_encoded(arrays):
@@ -178,14 +178,15 @@ def compute_chunk_digests(arrays: Arrays) -> Array:
 
 
 def compute_encoded_bytes(layout: Mapping[str, tuple[str, Shape]]) -> int:
-    """The length of the encoding of arrays with these (dtype, shape), without making them. Raises PayloadError."""
+    """Computes the length of the encoding of arrays with these (dtype, shape), without making them. Raises
+    PayloadError."""
     coded = ((name, _get_code(name, np.dtype(dtype)), shape) for name, (dtype, shape) in layout.items())
     return _compute_encoded_bytes(tuple(coded))
 
 
 @lru_cache(maxsize=32)
 def _compute_encoded_bytes(coded: tuple[tuple[str, str, Shape], ...]) -> int:
-    """Of arrays by name, dtype code and shape."""
+    """Computes the length of an encoding by name, dtype code and shape of its arrays."""
     header = _encode_header({name: (code, shape) for name, code, shape in coded})
     return 8 + len(header) + sum(_compute_nbytes(name, code, shape) for name, code, shape in coded)
 
@@ -209,14 +210,14 @@ def _encode_header(layout: Mapping[str, tuple[str, Shape]]) -> bytes:
 
 
 class _Layout(NamedTuple):
-    """What a header says: name, first byte, dtype code and shape of each array, and the bytes of all."""
+    """The content of a header: name, first byte, dtype code and shape of each array, and the number of bytes of all."""
 
     entries: tuple[tuple[str, int, str, Shape], ...]
     num_bytes: int
 
 
 def _read_layout(header: bytes) -> _Layout:
-    """Raises PayloadError where the header is not the one form of what it says."""
+    """Reads a header. Raises PayloadError where it is not in its one canonical form."""
     entries: list[tuple[str, int, str, Shape]] = []
     cursor = 0
     for name, begin, end, code, shape in _parse_header(header):
@@ -230,12 +231,12 @@ def _read_layout(header: bytes) -> _Layout:
     return _Layout(tuple(entries), cursor)
 
 
-_read_known_layout = lru_cache(maxsize=32)(_read_layout)  # members send the same few, round after round
+_read_known_layout = lru_cache(maxsize=32)(_read_layout)  # members send the same few headers in all rounds
 
 
 def _parse_header(header: bytes) -> list[tuple[str, int, int, str, Shape]]:
-    """The (name, begin, end, dtype code, shape) of each array. A regular expression, since a JSON parser accepts far
-    more than the one form that is canonical and can be made to recurse."""
+    """Returns the (name, begin, end, dtype code, shape) of each array. Uses a regular expression, since a JSON parser
+    accepts far more than the one canonical form and can be made to recurse."""
     text = header.rstrip(b" ")
     if text == b"{}":
         return []
@@ -288,14 +289,14 @@ def _view(data: bytes | bytearray | memoryview, offset: int, code: str, shape: S
     return array
 
 
-# ---- what arrays have to look like
+# ---- schemas of arrays
 
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """One array of a schema. A dimension is a number or the name of one that the schema's `bounds` limit. `range` is
-    the least and the greatest that a number of it may be; without one integers may be any of their type, and floats
-    what the run allows."""
+    """The rule for one array of a schema. A dimension is a number, or a name that the schema's `bounds` limit. `range`
+    has the least and the greatest value of its numbers; without one integers may have any value of their type, and
+    floats any that the run allows."""
 
     dtype: str
     shape: tuple[int | str, ...]
@@ -306,8 +307,8 @@ class ArraySpec:
 class ArraySchema:
     """The arrays a payload must have, all of them and no others.
 
-    `bounds` gives each symbolic dimension its least and greatest value; the same symbol stands for the same number
-    throughout. `max_bytes` is the longest encoding that fits, and is worked out from the rest when left at 0.
+    `bounds` has the least and the greatest value of each symbolic dimension; the same symbol stands for the same number
+    throughout. `max_bytes` is the length of the longest encoding that fits, computed from the rest when left at 0.
     """
 
     arrays: Mapping[str, ArraySpec]
@@ -324,7 +325,7 @@ class ArraySchema:
 
 
 def make_empty_arrays(schema: ArraySchema) -> dict[str, Array]:
-    """The payload of one that has nothing of this kind: every symbolic dimension is 0."""
+    """Makes the payload of a member with nothing of this kind: every symbolic dimension is 0."""
     return {
         name: np.empty([n if isinstance(n, int) else 0 for n in spec.shape], spec.dtype)
         for name, spec in schema.arrays.items()
@@ -342,8 +343,8 @@ def from_rows(rows: Array) -> list[bytes]:
 
 
 def validate_arrays(arrays: Arrays, schema: ArraySchema, *, max_abs: float = math.inf) -> None:
-    """Raise PayloadError unless `arrays` fit `schema` and hold finite numbers only, none of them outside its array's
-    range, or of a float without one farther than `max_abs` from 0. Cheapest first."""
+    """Raises PayloadError unless `arrays` fit `schema` and all their numbers are finite and within their array's range;
+    floats without a range must be at most `max_abs` from 0. Makes the cheapest checks first."""
     for name in schema.arrays:
         if name not in arrays:
             raise PayloadError(f"array {name!r} is missing: expected {', '.join(sorted(schema.arrays))}")
@@ -381,7 +382,7 @@ def _check_numbers(name: str, array: Array, range_: tuple[float, float] | None, 
         return
     low, high = (-max_abs, max_abs) if range_ is None else range_
     for block in iter_blocks(array):
-        least, most = block.min().item(), block.max().item()  # of floats no number, where one of them is none
+        least, most = block.min().item(), block.max().item()  # both are NaN if any float is
         if is_float and not (math.isfinite(least) and math.isfinite(most)):
             raise PayloadError(f"array {name!r}: expected finite numbers only")
         if not (low <= least and most <= high):
@@ -395,8 +396,8 @@ def _show_number(value: float) -> str:
 
 
 def iter_blocks(array: Array) -> Iterator[Array]:
-    """All numbers of an array of any shape and memory layout, at most BLOCK_ELEMENTS of them at once, so that looking
-    at them needs no more memory for a large one."""
+    """Yields all numbers of an array of any shape and memory layout, at most BLOCK_ELEMENTS at once, so that checking a
+    large one needs little memory."""
     if array.flags.c_contiguous:
         flat = array.reshape(-1)
         return (flat[start : start + BLOCK_ELEMENTS] for start in range(0, flat.size, BLOCK_ELEMENTS))

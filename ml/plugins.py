@@ -1,16 +1,16 @@
 """Plugins: packages of others that offer methods, loops, models, readers of data and transforms by entry points.
 
 A plugin has the name of its distribution, as `pip list` shows it; a module that was never installed has its own. Its
-code runs with the rights of the process that imports it, so a process is handed the `Plugins` that it may import, and
-imports no others. What stands in a run is a `PluginRecord`: by it every member finds out, without importing anything,
+code runs with the rights of the process that imports it, so a process gets the `Plugins` that it may import, and
+imports no others. A run has a `PluginRecord` of each: with it every member finds out, without importing anything,
 whether it has the same code.
 
     group              what an entry point names
     fednode.methods    a subclass of MethodSpec (numpy alone), whose `training` names the class that trains
     fednode.loops      a class with train(model, data, round) -> metrics: local training of FedAvg's kind
-    fednode.models     a factory of models, as `ml.models.user` has it
-    fednode.data       a function open_parts(source) -> Parts, as the modules in `ml.data.readers` have it
-    fednode.transforms a function of samples [N, C, H, W] that gives samples
+    fednode.models     a factory of models, as in `ml.models.user`
+    fednode.data       a function open_parts(source) -> Parts, as in the modules of `ml.data.readers`
+    fednode.transforms a function that changes samples [N, C, H, W]
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 class PluginRefused(MlError):
-    """A plugin is not here, is not allowed, or is another than that of the run."""
+    """A plugin is not installed, is not allowed, or differs from that of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PluginRecord:
-    """What a run says of a plugin: its name, its version ("" of a module that was never installed) and a hash of its
+    """A run's record of a plugin: its name, its version ("" for a module that was never installed) and a hash of its
     files."""
 
     name: str
@@ -55,7 +55,7 @@ class PluginRecord:
 
     @classmethod
     def from_mapping(cls, path: str, value: object) -> Self:
-        """Raises SpecError below `path` for what cannot be one."""
+        """Reads a record. Raises SpecError below `path` for a value that cannot be one."""
         if not isinstance(value, Mapping) or sorted(map(str, value)) != ["name", "sha256", "version"]:
             raise SpecError(path, f"expected {{name, version, sha256}}, got {_show(value)}")
         rules = (("name", _NAME, MAX_NAME_CHARS), ("version", _VERSION, MAX_VERSION_CHARS), ("sha256", _DIGEST, 64))
@@ -74,7 +74,7 @@ class PluginRecord:
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """An entry point of an installed plugin, which nothing has been imported of yet."""
+    """An entry point of an installed plugin, of which nothing has been imported yet."""
 
     group: Group
     name: str
@@ -85,7 +85,7 @@ class Offered:
 
 @dataclass(frozen=True, slots=True)
 class Plugins:
-    """Those that may be imported, by name; all that are asked for where `any_` is set, for what a person types."""
+    """The names of plugins that may be imported; with `any_` all may, for a command that a person types."""
 
     names: frozenset[str] = frozenset()
     any_: bool = False
@@ -95,18 +95,19 @@ class Plugins:
         return cls(frozenset(map(normalise, names)))
 
     def allows(self, *names: str) -> bool:
-        """Whether a plugin that goes by these names may be imported."""
+        """Says whether a plugin with one of these names may be imported."""
         return self.any_ or not self.names.isdisjoint(map(normalise, names))
 
     def require(self, what: str, *names: str) -> None:
-        """Raises PluginRefused unless `what`, of a plugin that goes by these names, may be imported."""
+        """Raises PluginRefused unless `what`, of a plugin with one of these names, may be imported."""
         if not self.allows(*names):
             raise PluginRefused(
                 f"{what} is code of the plugin {names[0]}: expected training.plugins to name it where it may run here"
             )
 
     def find(self, group: Group, name: str, plugin: str | None = None) -> Offered:
-        """The entry point of this name that may be imported, of `plugin` if that is given. Raises PluginRefused."""
+        """Returns the entry point of this name that may be imported, of `plugin` if that is given. Raises
+        PluginRefused."""
         offered = [entry for entry in list_offered(group) if entry.name == name and plugin in (None, entry.plugin)]
         allowed = [entry for entry in offered if self.allows(entry.plugin)]
         if len(allowed) == 1:
@@ -119,7 +120,7 @@ class Plugins:
         raise PluginRefused(f"no installed plugin offers {name!r}{of} under fednode.{group}")
 
     def load(self, offered: Offered, recorded: PluginRecord | None = None) -> Any:
-        """What an entry point names, imported. Raises PluginRefused, and whatever the plugin's code raises."""
+        """Imports the object of an entry point. Raises PluginRefused, and any error of the plugin's code."""
         self.require(repr(offered.name), offered.plugin)
         if recorded is not None:
             check_record(recorded)
@@ -131,13 +132,14 @@ ANY_PLUGIN = Plugins(any_=True)
 
 
 def normalise(name: str) -> str:
-    """A distribution's name as all spellings of it are written; of a module that begins with a line, as it is."""
+    """Returns a distribution's name in its one normal spelling; a module's name that begins with an underscore changes
+    only in case."""
     text = _SEPARATORS.sub("-", name).lower()
     return text if _NAME.fullmatch(text) else name.lower()
 
 
 def list_offered(group: Group) -> list[Offered]:
-    """The entry points of a group, by name. Reads what is installed, and imports none of it."""
+    """Returns the entry points of a group, by name. Reads which plugins are installed, and imports none."""
     found = {
         (entry.name, normalise(entry.dist.name)): Offered(
             group, entry.name, entry.value, normalise(entry.dist.name), entry
@@ -148,7 +150,7 @@ def list_offered(group: Group) -> list[Offered]:
     return [found[key] for key in sorted(found)]
 
 
-# ---- what is installed
+# ---- installed plugins
 
 
 def check_record(recorded: PluginRecord, package: str | None = None) -> None:
@@ -162,20 +164,20 @@ def check_record(recorded: PluginRecord, package: str | None = None) -> None:
 
 
 def make_record(name: str, package: str | None = None) -> PluginRecord:
-    """What is installed under a plugin's name; `package` is the module's, where it is known. Imports nothing. Raises
-    PluginRefused."""
+    """Makes the record of what is installed under a plugin's name; `package` is the module's, where it is known.
+    Imports nothing. Raises PluginRefused."""
     distribution = find_distribution(name)
     if distribution is None:
         return PluginRecord(normalise(name), "", hash_files(_list_module_files(package or name)))
     files = {str(file): Path(str(file.locate())) for file in distribution.files or () if _is_code(file.parts)}
-    if not files:  # an editable installation, whose files lie elsewhere
+    if not files:  # an editable installation, with its files elsewhere
         for package in sorted(_list_packages(distribution)):
             files |= _list_module_files(package)
     return PluginRecord(normalise(distribution.name), distribution.version, hash_files(files))
 
 
 def find_plugin(package: str) -> str:
-    """The name of the plugin that a module's top-level package belongs to."""
+    """Returns the name of the plugin that a module's top-level package belongs to."""
     for distribution in distributions():
         if _brings(distribution, package):
             return normalise(distribution.name)
@@ -183,12 +185,12 @@ def find_plugin(package: str) -> str:
 
 
 def find_distribution(name: str) -> Distribution | None:
-    """The installed distribution of this name, in any spelling."""
+    """Returns the installed distribution of this name, in any spelling."""
     return next(iter(distributions(name=normalise(name))), None)
 
 
 def hash_files(files: Mapping[str, Path]) -> str:
-    """SHA-256 of the names and contents of files, in the order of their names. Raises PluginRefused."""
+    """Computes the SHA-256 of the names and contents of files, in the order of their names. Raises PluginRefused."""
     whole = hashlib.sha256()
     for name in sorted(files):
         try:
@@ -200,14 +202,14 @@ def hash_files(files: Mapping[str, Path]) -> str:
 
 
 def search_working_directory() -> None:
-    """Has modules found in the working directory, too, after all other places."""
+    """Adds the working directory to the search path of modules, after all other places."""
     with suppress(FileNotFoundError):  # a directory that was removed
         if os.getcwd() not in sys.path:
             sys.path.append(os.getcwd())
 
 
 def _list_module_files(package: str) -> dict[str, Path]:
-    """The files of a top-level module or package. Raises PluginRefused where there is none."""
+    """Returns the files of a top-level module or package. Raises PluginRefused where there is none."""
     search_working_directory()
     found = _find_module(package)
     if found is None:
@@ -224,11 +226,11 @@ def _list_module_files(package: str) -> dict[str, Path]:
 
 
 def _find_module(package: str) -> tuple[Path | None, list[Path]] | None:
-    """Where a top-level module is, without importing it: as it is spelt, or as plugins' names are."""
+    """Finds a top-level module without importing it: by its own spelling, or by its spelling as a plugin's name."""
     for spelling in dict.fromkeys((package, package.replace("-", "_"))):
         try:
             spec = find_spec(spelling) if spelling.isidentifier() else None
-        except (ImportError, ValueError):  # one that is being imported, or stands for none
+        except (ImportError, ValueError):  # a module that is being imported, or has no spec
             spec = None
         if spec is not None:
             origin = Path(spec.origin) if spec.origin is not None and spec.has_location else None
@@ -237,24 +239,24 @@ def _find_module(package: str) -> tuple[Path | None, list[Path]] | None:
 
 
 def _brings(distribution: Distribution, package: str) -> bool:
-    """Whether a top-level module is one of `_list_packages`. Parses no list of files, of which an environment with
-    torch has tens of thousands."""
+    """Says whether a top-level module is one of `_list_packages`. Does not parse the list of files, which in an
+    environment with torch has tens of thousands."""
     record = distribution.read_text("RECORD")
-    if record is None:  # not a wheel's
+    if record is None:  # not installed from a wheel
         return package in _list_packages(distribution)
     is_listed = re.search(rf'^"?{re.escape(package)}(?:/.*)?\.py"?,', record, re.MULTILINE) is not None
     return is_listed or package in _list_named(distribution)
 
 
 def _list_packages(distribution: Distribution) -> set[str]:
-    """The top-level modules that a distribution brings."""
+    """Returns the top-level modules that a distribution installs."""
     listed = {file.parts[0] for file in distribution.files or () if len(file.parts) > 1 and file.suffix == ".py"}
     single = {file.stem for file in distribution.files or () if len(file.parts) == 1 and file.suffix == ".py"}
     return {*_list_named(distribution), *listed, *single}
 
 
 def _list_named(distribution: Distribution) -> set[str]:
-    """The top-level modules that a distribution says it has."""
+    """Returns the top-level modules that a distribution names in its metadata."""
     named = (distribution.read_text("top_level.txt") or "").split()
     if "[fednode." not in (distribution.read_text("entry_points.txt") or ""):
         return {*named}
@@ -265,7 +267,7 @@ def _list_named(distribution: Distribution) -> set[str]:
 
 
 def _is_code(parts: tuple[str, ...]) -> bool:
-    """Whether a file of a distribution is its own, and not what an installation adds."""
+    """Says whether a file of a distribution is its own, not one that the installation adds."""
     is_added = parts[0] == ".." or parts[0].endswith((".dist-info", ".egg-info")) or "__pycache__" in parts
     return not is_added and not parts[-1].endswith((".pyc", ".pth")) and not parts[-1].startswith("__editable__")
 

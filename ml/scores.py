@@ -1,18 +1,18 @@
-"""Scores of contributions: the distance of each from what all of a round have in common. They are advice for people,
-and part of no rule.
+"""Scores of contributions: the distance of each from the centre of its round. They are advice for people, and no rule
+uses them.
 
-Whatever a federation aggregates by, the centre is the coordinate-wise median of the contributions, which less than half
-of them cannot take anywhere. With D elements in x_i,
+For every aggregation rule, the centre is the coordinate-wise median of the contributions, which less than half of them
+cannot move arbitrarily. With D elements in x_i,
 
     d_i        = sqrt( 1/D * sum over elements of (x_i - centre)^2 )
     distance_i = d_i / lower median of all d
 
-so that 1 is usual and 10 stands out, whatever the model. Running statistics of batch norm, whose scale is not that of
-weights, are measured apart. Prototypes are compared class by class, several of a class by their mean, and an author by
-the classes it has. An author's distance is the largest of its ratios. Of fewer than three contributions, nobody can say
-which is far.
+so that 1 is usual and 10 stands out, for any model. Running statistics of batch norm, whose scale is not that of
+weights, are measured separately. Prototypes are compared class by class, several of a class by their mean, and an
+author by the classes it has. An author's distance is the largest of its ratios. Fewer than three contributions have no
+distance, since none of them can be called far.
 
-Floats are added up here in no fixed order: the last bits are a machine's own, and nobody votes on them.
+Floats are added here in no fixed order: the last bits differ between machines, and nobody votes on them.
 """
 
 from __future__ import annotations
@@ -34,21 +34,21 @@ from ml.specs import AuthorPayloads, MethodSpec
 
 MIN_COMPARED = 3
 
-Lengths = list[float | None]  # d of each author, None where it has nothing that enough others have
+Lengths = list[float | None]  # each author's distance, None where it has nothing that enough others have
 
 
 def get_compared_kinds(spec: MethodSpec, height: int) -> list[str]:
-    """The kinds that the members of a round have a centre in: not those that each keeps its own place in, what is
-    carried along, masked, or statistics, which sites differ in."""
+    """Returns the payload kinds in which a round's members have a common centre. Leaves out kinds in which each keeps
+    its own place, kinds that are carried along or masked, and statistics, in which sites differ."""
     no_centre = (carry, stack, sum_, trimmed_sum)
     return [kind for kind, rule in sorted(spec.rules(height).items()) if RULES.get(rule, carry) not in no_centre]
 
 
 def compute_distances(contributions: Sequence[AuthorPayloads], kinds: Sequence[str]) -> list[float | None]:
-    """The distance of each contribution, in their order, by payloads that the method's spec has validated.
+    """Computes the distance of each contribution, in their order, by payloads that the method's spec has validated.
 
-    None where there is nothing to compare, and where more than half are the same to the bit and this one is not: it is
-    infinitely far then. Raises AggregationError for arrays that do not go together.
+    It is None where there is nothing to compare, and where more than half are equal to the bit and this one is not: it
+    would be infinite then. Raises AggregationError for arrays that do not go together.
     """
     farthest: list[float | None] = [None] * len(contributions)
     for kind in kinds:
@@ -76,7 +76,7 @@ def _divide(length: float, usual: float) -> float:
 
 
 def _measure(given: Sequence[Arrays]) -> list[Lengths]:
-    """The lengths in each part of a kind that has a scale of its own."""
+    """Returns each author's distances, for each part of a kind that has a scale of its own."""
     if not given:
         return []
     if "classes" in given[0]:
@@ -97,7 +97,7 @@ def _measure_arrays(given: Sequence[Arrays], names: Sequence[str]) -> Lengths:
 
 
 def _measure_rows(given: Sequence[Arrays]) -> Lengths:
-    """By class, over the classes that enough authors have."""
+    """Measures by class, over the classes that enough authors have."""
     rows_by_class: dict[int, dict[int, Array]] = {}
     for i, arrays in enumerate(given):
         for class_id in np.unique(arrays["classes"]).tolist():
@@ -113,7 +113,7 @@ def _measure_rows(given: Sequence[Arrays]) -> Lengths:
 
 
 def _add_squares(totals: list[float], authors: Sequence[int], rows: Sequence[Array]) -> None:
-    """Adds the squared way of each author's array from their median."""
+    """Adds the squared distance of each author's array from their median."""
     centre = compute_median(rows, "centre", BLOCK_ELEMENTS).reshape(-1)
     for i, row in zip(authors, rows, strict=True):
         flat = row.reshape(-1)

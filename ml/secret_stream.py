@@ -1,16 +1,17 @@
 """The stream of secret numbers: the key stream of AES-256 in counter mode, under a key of 256 random bits.
 
-Whatever hides something comes from here: noise, and which samples a step has. Whoever sees some of these numbers, or
-sums with them, can compute none of the others. Generators of torch and numpy do not promise that: torch's for a CPU
-keeps 32 bits of its seed, so that trying them all finds it, and none is made to withstand who looks for its state.
+All numbers that hide something are drawn from it: noise, and the choice of samples for a step. Knowing some of these
+numbers, or sums with them, helps to compute none of the others. Generators of torch and numpy do not promise that:
+torch's for a CPU keeps 32 bits of its seed, so that trying all of them finds it, and none is made to resist a search
+for its state.
 
-Normal numbers are made by Box and Muller (*A Note on the Generation of Random Normal Deviates*, 1958), of two words w
-and v of 64 bits each,
+Normal numbers are computed by Box and Muller (*A Note on the Generation of Random Normal Deviates*, 1958), from two
+words w and v of 64 bits each,
 
     r = sqrt(-2 ln((w mod 2^63 + 1/2) / 2^63)),    r cos(pi v / 2^63)  and  r sin(pi v / 2^63),
 
-in float64: none is beyond 9.42, where a real normal number is with a chance of 2^-67. The words are made on the host
-and sent to a GPU, which turns them into normal numbers.
+in float64: none is beyond 9.42, which a true normal number exceeds with a probability of 2^-67. The words are made on
+the host and sent to a GPU, which turns them into normal numbers.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 KEY_BYTES = 32
-BLOCK_BYTES = 16  # of AES
+BLOCK_BYTES = 16  # block size of AES
 WORD_BYTES = 8
 _POSITIVE = (1 << 63) - 1
 _ZEROS = bytes(1 << 20)
 
 
 class SecretStream:
-    """Numbers that only the key tells. No two streams that hide anything have the same key."""
+    """A stream of random numbers that only the key determines. No two streams that hide anything have the same key."""
 
     def __init__(self, key: bytes) -> None:
         if len(key) != KEY_BYTES:
@@ -42,24 +43,24 @@ class SecretStream:
 
     @classmethod
     def fresh(cls) -> Self:
-        """A stream under a key of its own, from the system's randomness."""
+        """Makes a stream with a key of its own, from the system's randomness."""
         return cls(os.urandom(KEY_BYTES))
 
     def draw_words(self, count: int) -> NDArray[np.int64]:
-        """Whole numbers of 64 bits, each as likely as any."""
+        """Draws whole numbers of 64 bits, each equally likely."""
         num_bytes = count * WORD_BYTES
-        buffer = np.empty(num_bytes + BLOCK_BYTES, np.uint8)  # with the room that the cipher asks for
+        buffer = np.empty(num_bytes + BLOCK_BYTES, np.uint8)  # with the room that the cipher needs
         for start in range(0, num_bytes, len(_ZEROS)):
             zeros = memoryview(_ZEROS)[: min(len(_ZEROS), num_bytes - start)]
             self._encryptor.update_into(zeros, buffer.data[start : start + len(zeros) + BLOCK_BYTES])
         return buffer[:num_bytes].view("<i8")
 
     def random(self, count: int) -> NDArray[np.float64]:
-        """Multiples of 2^-53 from 0 to below 1, each as likely as any."""
+        """Draws multiples of 2^-53 from 0 to below 1, each equally likely."""
         return np.ldexp((self.draw_words(count).view("<u8") >> np.uint64(11)).astype(np.float64), -53)
 
     def draw_normals(self, count: int, device: torch.device) -> Tensor:
-        """Normal numbers, float64[count] on the device."""
+        """Draws normal numbers, float64[count] on the device."""
         words = self.draw_words(count + count % 2)
         if device.type == "cpu":
             return torch.from_numpy(_make_normals(words)[:count])
@@ -67,7 +68,7 @@ class SecretStream:
 
 
 def _make_normals(words: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Makes as many normal numbers as there are words. By numpy, on the thread that asks: on a busy machine torch's
+    """Makes as many normal numbers as there are words. Uses numpy on the calling thread: on a busy machine torch's
     threads wait for each other, which took many times as long."""
     w, v = np.split(words, 2)
     radii = np.sqrt(-2.0 * np.log(((w & _POSITIVE) + 0.5) * 2.0**-63))
@@ -76,7 +77,7 @@ def _make_normals(words: NDArray[np.int64]) -> NDArray[np.float64]:
 
 
 def _make_normals_there(words: Tensor) -> Tensor:
-    """The same on the words' device."""
+    """Makes as many normal numbers as there are words, on the words' device."""
     w, v = words.chunk(2)
     radii = (((w & _POSITIVE).double() + 0.5) * 2.0**-63).log_().mul_(-2.0).sqrt_()
     angles = v.double() * (math.pi * 2.0**-63)

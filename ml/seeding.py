@@ -3,8 +3,8 @@
 One run seed fans out by purpose, so that no draw depends on how many draws were made before it:
 
     derive_seed(S, "model")          initial parameters, the same on every node
-    derive_seed(S, "partition")      who gets which samples
-    derive_key(S, "split", i)        who of site i's own samples is held out
+    derive_seed(S, "partition")      the samples of each client
+    derive_key(S, "split", i)        the samples of site i that are held out
     derive_seed(S, "client", i)      the seed of client i
     derive_seed(client_seed, purpose, round)    inside a client: batches, dropout, k-means starts
 """
@@ -19,26 +19,27 @@ Part = int | str | bytes
 
 
 def derive_seed(*parts: Part) -> int:
-    """A 63-bit seed from a sequence of parts: SHA-256 over each part's type and length, then the part.
+    """Derives a 63-bit seed from a sequence of parts: SHA-256 over each part's type and length, then the part.
 
-    Types and lengths are hashed too, so ("a", "b"), ("ab",) and (1,), ("1",) are four different seeds.
-    Raises TypeError for anything but int, str and bytes (a bool is not taken for an int).
+    Types and lengths are hashed too, so ("a", "b"), ("ab",) and (1,), ("1",) are four different seeds. Raises TypeError
+    for anything but int, str and bytes (a bool is not taken for an int).
     """
     return int.from_bytes(_hash(b"fednode seed", parts)[:8], "big") >> 1
 
 
 def derive_key(*parts: Part) -> bytes:
-    """32 bytes from a sequence of parts, as `derive_seed`: the key of a stream that hides nothing, in a rehearsal."""
+    """Derives 32 bytes from a sequence of parts, as `derive_seed` does: the key of a stream that hides nothing, in a
+    rehearsal."""
     return _hash(b"fednode key", parts)
 
 
 def get_partition_seed(run_seed: int) -> int:
-    """The seed that a run's samples are dealt by: `data.partition.seed` of a node's configuration."""
+    """Returns the seed that a run's samples are dealt by: `data.partition.seed` of a node's configuration."""
     return derive_seed(run_seed, "partition") % (1 << 31)
 
 
 def numpy_rng(*parts: Part) -> np.random.Generator:
-    """A generator for what `parts` name. PCG64 is named, not left to numpy's default, which may change."""
+    """Returns a generator seeded by `parts`. It names PCG64, since numpy's default may change."""
     return np.random.Generator(np.random.PCG64(derive_seed(*parts)))
 
 

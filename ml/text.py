@@ -1,14 +1,14 @@
-"""Text that came of bytes which are no UTF-8, such as the name of a file, made fit to be shown, logged and sent."""
+"""Text from bytes that are no UTF-8, such as the name of a file, changed so that it can be shown, logged and sent."""
 
 from __future__ import annotations
 
 import re
 
-_UNDECODED = re.compile("[\ud800-\udfff]")  # what Python reads a byte of such a name as, and what nothing encodes
+_UNDECODED = re.compile("[\ud800-\udfff]")  # code points by which Python reads bytes that are no UTF-8
 
 
 def escape_undecoded(text: str) -> str:
-    """`text` with each byte that was no UTF-8 written as `\\xe9`."""
+    r"""Returns `text` with each byte that was no UTF-8 written as `\xe9`."""
     return text if text.isascii() else _UNDECODED.sub(_escape, text)
 
 

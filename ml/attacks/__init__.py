@@ -1,18 +1,18 @@
 """Attacks: members that lie in a simulation, by what they send instead of what they have learned (SECURITY §6).
 
     label_flip               trains on samples of other labels                  any method
-    sign_flip                goes the way back                                  models, prototypes
-    scaled_update            goes its way ten times over                        models, prototypes
-    noise                    goes anywhere                                      models, prototypes
+    sign_flip                reverses what it has learned                       models, prototypes
+    scaled_update            sends ten times what it has learned                models, prototypes
+    noise                    random changes                                     models, prototypes
     huge                     finite and absurd numbers                          models, prototypes
-    little                   a little off, in every element                     models, prototypes
-    inner_product            against where the honest go                        models, prototypes
+    little                   slightly wrong in every element                    models, prototypes
+    inner_product            against the honest members' direction              models, prototypes
     shifted_prototypes       prototypes, moved                                  prototypes
     mislabelled_prototypes   prototypes, under the names of other classes       prototypes
-    poisoned_set             wrong labels or noise in what is shared once       fededs
-    silent                   says nothing                                       any method
+    poisoned_set             wrong labels or noise in the encrypted set         fededs
+    silent                   sends nothing                                      any method
 
-`ml.attacks.base` has the threat model; `ml.simulation.liars` carries an attack out.
+`ml.attacks.base` has the threat model; `ml.simulation.liars` runs an attack.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ ATTACKS: dict[str, type[Attack]] = {
 
 
 def read_attack(mapping: Mapping[str, Any]) -> Attack:
-    """The attack that `mapping` names, with its settings. Raises SpecError."""
+    """Returns the attack that `mapping` names, with its settings. Raises SpecError."""
     name = mapping.get("name")
     if not isinstance(name, str) or name not in ATTACKS:
         hint = suggest(name, ATTACKS) if isinstance(name, str) else f"expected one of {', '.join(ATTACKS)}"
@@ -59,7 +59,8 @@ def read_attack(mapping: Mapping[str, Any]) -> Attack:
 
 
 def make_attack(mapping: Mapping[str, Any], spec: MethodSpec, num_clients: int) -> Attack:
-    """The same, as an attack on `num_clients` that follow `spec`. Raises SpecError where it makes no sense there."""
+    """Returns the attack that `mapping` names, on `num_clients` that follow `spec`. Raises SpecError where it makes no
+    sense there."""
     attack = read_attack(mapping)
     attack.check_liars(num_clients)
     check_fits(attack, spec)
@@ -67,7 +68,7 @@ def make_attack(mapping: Mapping[str, Any], spec: MethodSpec, num_clients: int) 
 
 
 def check_fits(attack: Attack, spec: MethodSpec) -> None:
-    """Raise SpecError, which says how members of this method can lie, where they cannot lie so."""
+    """Raises SpecError for an attack that is impossible in this method, and names those that are possible."""
     if spec.sends_changes:
         raise SpecError("method.model_dtype", "expected float32 where some lie: attacks are on whole models")
     if attack.applies_to(spec):

@@ -1,11 +1,11 @@
 """The base of an attack: its settings, and the answer of a lying member in place of the true one.
 
 The threat model is the strongest that is usual in the literature. The liars are members with valid keys, and act as
-one. They train as the honest do, see what every honest member sends in a round before they answer it, and know the
-method and its rule. Answers that validators refuse count as not sent. They neither hold the honest back nor see their
-samples.
+one. They train as honest members do, see all that honest members send in a round before they answer it, and know the
+method and its rule. Answers that validators refuse count as not sent. The liars neither delay honest members nor see
+their samples.
 
-Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` carries an attack out.
+Numpy only, so that an experiment's file is checked without torch. `ml.simulation.liars` runs an attack.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from ml.specs.methods.fednova import FedNovaSpec
 @dataclass(frozen=True, slots=True, eq=False)
 class Scene:
     """The view of one liar when it answers a round: the payloads that it would `truly` send and those of the `honest`;
-    the model that its local phase began from, `start`, and the parent's aggregate, `common`; and draws of its own,
-    `rng`."""
+    the model that its local phase began from, `start`, and the parent's aggregate, `common`; and its own random
+    generator, `rng`."""
 
     spec: MethodSpec
     height: int
@@ -44,12 +44,12 @@ class Scene:
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(ABC):
-    """`liars` members lie, all in the same way. `weight` is what each claims in place of the number of its samples: in
-    what it signs, or where prototypes are averaged by class sizes, in those. `steps` is what it claims where FedNova
-    has to take its word for that."""
+    """An attack in which `liars` members lie, all in the same way. `weight` is what each claims in place of the number
+    of its samples: in its signed statement or, where prototypes are averaged by class sizes, in those. `steps` is what
+    it claims where FedNova cannot check the number of steps."""
 
     name: ClassVar[str]
-    kinds: ClassVar[frozenset[str] | None] = None  # of the payloads that it lies about; None: whatever they are
+    kinds: ClassVar[frozenset[str] | None] = None  # payload kinds that it changes; None for all
     sees_others: ClassVar[bool] = False
 
     liars: int = count(1)
@@ -58,19 +58,19 @@ class Attack(ABC):
 
     @abstractmethod
     def lie(self, scene: Scene) -> Mapping[str, Arrays] | None:
-        """The payloads sent in place of `scene.truly`; None for nothing at all."""
+        """Returns the payloads sent in place of `scene.truly`; None to send nothing at all."""
 
     def change_labels(self, labels_N: Array, num_classes: int) -> Array:
-        """The labels under which a liar trains on its own samples."""
+        """Returns the labels under which a liar trains on its own samples."""
         return labels_N
 
     def applies_to(self, spec: MethodSpec) -> bool:
-        """Whether members of this method send anything that the attack changes."""
+        """Says whether members of this method send anything that the attack changes."""
         sent = {kind for height in (1, 1 + spec.sharing_heights) for kind in spec.schemas(height)}
         return bool(sent if self.kinds is None else sent & self.kinds)
 
     def claim(self, scene: Scene, payloads: Mapping[str, Arrays]) -> Mapping[str, Arrays]:
-        """`payloads` with the class sizes and the steps that are claimed, where they have such."""
+        """Returns `payloads` with the class sizes and the steps that are claimed, where they have such."""
         claimed = {kind: dict(arrays) for kind, arrays in payloads.items()}
         if self.weight is not None and "counts" in claimed.get("prototypes", ()):
             claimed["prototypes"]["counts"] = claimed["prototypes"]["counts"] * 0 + self.weight
@@ -99,12 +99,13 @@ class Attack(ABC):
 
     @classmethod
     def keys(cls) -> dict[str, dataclasses.Field[Any]]:
-        """The settings by name."""
+        """Returns the settings by name."""
         return {field.name: field for field in dataclasses.fields(cls)}
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Read an attack's settings, `name` apart. Raises SpecError for an unknown key or a value out of range."""
+        """Reads an attack's settings, without its `name`. Raises SpecError for an unknown key or a value out of
+        range."""
         fields = cls.keys()
         values = {}
         for key, value in mapping.items():
@@ -116,7 +117,7 @@ class Attack(ABC):
         return cls(**values)
 
     def to_mapping(self) -> dict[str, Any]:
-        """Its name and every setting, defaults written out."""
+        """Returns its name and every setting, with all defaults."""
         values = {"name": self.name, **dataclasses.asdict(self)}
         return {key: value for key, value in values.items() if value is not None}
 

@@ -16,12 +16,12 @@ LEAST_Z = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class Little(VectorAttack):
-    """mu + z * sigma, sigma the standard deviation of the honest x: a little off in every element, and nearer to the
-    middle than many who are honest.
+    """Sends mu + z * sigma, sigma the standard deviation of the honest x: a little off in every element, and nearer to
+    the middle than many honest members.
 
     Baruch, Baruch, Goldberg, *A Little Is Enough: Circumventing Defenses For Distributed Learning*, 2019, algorithm 3,
-    with the moments of all the honest for those of the members it has taken. `z` is by default z_max, but `LEAST_Z` at
-    least: of three liars in ten z_max is 0.18, and of one in four it is below 0.
+    with the moments of all honest members in place of those that it has corrupted. `z` is by default z_max, but at
+    least `LEAST_Z`: for three liars in ten z_max is 0.18, and for one in four it is below 0.
     """
 
     name: ClassVar[str] = "little"
@@ -35,8 +35,9 @@ class Little(VectorAttack):
 
 
 def compute_z_max(num_members: int, num_liars: int) -> float:
-    """The largest z for which Phi(z) < (n - m - s) / (n - m): s = floor(n / 2 + 1) - m of the honest, one at least, are
-    to be farther from mu than the m liars are. Minus infinity where that leaves nobody who is nearer."""
+    """Computes the largest z for which Phi(z) < (n - m - s) / (n - m): s = floor(n / 2 + 1) - m of the honest, one at
+    least, have to be farther from mu than the m liars. Returns minus infinity where that leaves no honest member
+    nearer."""
     num_honest = num_members - num_liars
     supporters = max(1, num_members // 2 + 1 - num_liars)
     nearer = num_honest - supporters
@@ -45,11 +46,11 @@ def compute_z_max(num_members: int, num_liars: int) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class InnerProduct(VectorAttack):
-    """x_0 - epsilon * (mu - x_0): against where the honest go, and no longer than they are; of prototypes
-    -epsilon * mu.
+    """Sends x_0 - epsilon * (mu - x_0): against the direction of the honest members, and no longer than theirs; for
+    prototypes -epsilon * mu.
 
-    Xie, Koyejo, Gupta, *Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product Manipulation*, 2019:
-    u = -epsilon times the mean of the honest gradients, so that whatever lets it in is drawn the other way.
+    Xie, Koyejo, Gupta, *Fall of Empires: Breaking Byzantine-Tolerant SGD by Inner Product Manipulation*, 2019: u =
+    -epsilon times the mean of the honest gradients, so that an aggregate which includes it moves the other way.
     """
 
     name: ClassVar[str] = "inner_product"

@@ -1,5 +1,5 @@
-"""Attacks that take one class for another: y' = C - 1 - y of C classes. Of an odd number the middle one stays. A label
-that a sample has it has no more, and a target is as far on the other side of the mean."""
+"""Attacks that replace one class by another: y' = C - 1 - y for C classes. For an odd C the middle class stays. A label
+that a sample has is removed, one that it lacks is added, and a target moves as far to the other side of the mean."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ml.payload import Array, Arrays
 
 @dataclass(frozen=True, kw_only=True)
 class LabelFlip(Attack):
-    """Everything as told, on samples whose labels are y': nothing that is sent looks unlike the others' in form.
+    """Trains as it should, on samples whose labels are y': nothing that it sends differs from the others' in form.
 
     Fang, Cao, Jia, Gong, *Local Model Poisoning Attacks to Byzantine-Robust Federated Learning*, 2020, compares with
-    this: a label l becomes L - l - 1. FedEDS's set is then made by a model that has learned so, and says so.
+    this: a label l becomes L - l - 1. FedEDS's set is then made by a model that has learned so, and has its labels.
     """
 
     name: ClassVar[str] = "label_flip"
@@ -33,7 +33,7 @@ class LabelFlip(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class MislabelledPrototypes(Attack):
-    """True prototypes under the names of other classes: those of y are sent as those of y'."""
+    """Sends true prototypes under the names of other classes: those of y as those of y'."""
 
     name: ClassVar[str] = "mislabelled_prototypes"
     kinds: ClassVar[frozenset[str] | None] = PROTOTYPES
@@ -41,7 +41,7 @@ class MislabelledPrototypes(Attack):
     def lie(self, scene: Scene) -> Mapping[str, Arrays]:
         truly = scene.truly["prototypes"]
         classes = flip(truly["classes"], scene.spec.task.num_classes)
-        order = np.argsort(classes, kind="stable")  # as validators want them
+        order = np.argsort(classes, kind="stable")  # validators require this order
         return {
             **scene.truly,
             "prototypes": {**{n: array[order] for n, array in truly.items()}, "classes": classes[order]},
@@ -49,7 +49,7 @@ class MislabelledPrototypes(Attack):
 
 
 def flip(labels: Array, num_classes: int) -> Array:
-    """y'."""
+    """Returns y', the false labels."""
     if labels.ndim == 2:
         is_binary = bool(((labels == 0) | (labels == 1)).all())
         return 1 - labels if is_binary else -labels

@@ -1,4 +1,4 @@
-"""Poisoned encrypted sets: an attack on FedEDS, whose members train on what others have shared."""
+"""Poisoned encrypted sets: an attack on FedEDS, whose members train on the sets of others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ml.specs.hyperparameters import choice
 
 @dataclass(frozen=True, kw_only=True)
 class PoisonedSet(Attack):
-    """A set that teaches what is wrong, from a member whose models are true. `what` is poisoned: its `labels`, each
-    sample's soft label read backwards, so that class y becomes C - 1 - y; or its images, which become `noise` of their
-    own mean and deviation."""
+    """Sends a misleading set, from a member whose models are true. `what` is poisoned: its `labels`, by reversing each
+    sample's soft label, so that class y becomes C - 1 - y; or its images, which become `noise` of their own mean and
+    deviation."""
 
     name: ClassVar[str] = "poisoned_set"
     kinds: ClassVar[frozenset[str] | None] = frozenset({"encrypted_set"})

@@ -1,4 +1,4 @@
-"""Silence: members that are gone. Its harm is the measure for that of lies."""
+"""Silence: members that send nothing. The harm of lies is measured against the harm of silence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ml.attacks.base import Attack, Scene
 
 @dataclass(frozen=True, kw_only=True)
 class Silent(Attack):
-    """Nothing is sent, in any round."""
+    """Sends nothing, in any round."""
 
     name: ClassVar[str] = "silent"
 

@@ -1,4 +1,4 @@
-"""Attacks that a liar makes of its own numbers alone. Notation as in `ml.attacks.vectors`."""
+"""Attacks that a liar computes from its own numbers alone. Notation as in `ml.attacks.vectors`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ml.specs.hyperparameters import number
 
 @dataclass(frozen=True, kw_only=True)
 class SignFlip(VectorAttack):
-    """x_0 - scale * (x - x_0): away from what was learned; of prototypes -scale * p.
+    """Sends x_0 - scale * (x - x_0): away from what was learned; for prototypes -scale * p.
 
     Li, Xu, Chen, Giannakis, Ling, *RSA: Byzantine-Robust Stochastic Aggregation Methods for Distributed Learning from
     Heterogeneous Datasets*, 2019: "sign-flipping", which flips what is sent and makes it larger.
@@ -29,11 +29,12 @@ class SignFlip(VectorAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class ScaledUpdate(VectorAttack):
-    """x_0 + scale * (x - x_0): what was learned, many times over, so that it takes the place of all others'; of
+    """Sends x_0 + scale * (x - x_0): what was learned, many times over, so that it replaces that of all others; for
     prototypes scale * p.
 
     Bagdasaryan, Veit, Hua, Estrin, Shmatikov, *How To Backdoor Federated Learning*, 2020, Eq. (3), with an honest model
-    for X: whoever sends n times its way from the common model decides alone where an unweighted mean of n goes.
+    for X: a member that sends n times its change of the common model alone decides the result of an unweighted mean of
+    n.
     """
 
     name: ClassVar[str] = "scaled_update"
@@ -46,7 +47,7 @@ class ScaledUpdate(VectorAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class Noise(VectorAttack):
-    """x_0 + N(0, sigma^2), each element for itself.
+    """Sends x_0 + N(0, sigma^2), drawn for each element separately.
 
     Blanchard, El Mhamdi, Guerraoui, Stainer, *Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent*,
     2017: "Gaussian", a draw around 0 in place of a gradient. Its deviation is 200, where weights are hardly above 1.
@@ -62,7 +63,7 @@ class Noise(VectorAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class Huge(VectorAttack):
-    """`value` everywhere: finite, in form, and absurd. By default a tenth of the limit that genesis has."""
+    """Sends `value` everywhere: finite, in form, and absurd. By default it is a tenth of the limit that genesis has."""
 
     name: ClassVar[str] = "huge"
 
@@ -74,7 +75,7 @@ class Huge(VectorAttack):
 
 @dataclass(frozen=True, kw_only=True)
 class ShiftedPrototypes(VectorAttack):
-    """p + shift in every element: all classes look alike as far as the shift outweighs what sets them apart."""
+    """Sends p + shift in every element: all classes look alike as far as the shift outweighs their differences."""
 
     name: ClassVar[str] = "shifted_prototypes"
     kinds: ClassVar[frozenset[str] | None] = PROTOTYPES

@@ -1,11 +1,11 @@
 """Attacks on vectors: weights of a model or of its parts, prototypes, auxiliary representations, control variates,
 means of embeddings.
 
-Each such attack is one formula. x is what an honest member would send and x_0 where it set out from: the common model,
-or the member's own where there is none; and 0 for all else, which is made anew each round. Running statistics of batch
-norm stay true, as the papers' attacks are on gradients.
+Each such attack is one formula. x is what an honest member would send and x_0 what its local phase began from: the
+common model, or the member's own where there is none; and 0 for all other vectors, which are made in each round.
+Running statistics of batch norm stay true, as the papers' attacks are on gradients.
 
-Where what is sent has bounds of its own, the lie keeps to them: a row of MP-FedCL's pool is cut to unit length.
+A lie keeps to the bounds of what is sent: a row of MP-FedCL's pool is cut to unit length.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ Floats = NDArray[np.float64]
 
 MODELS = frozenset({"model", "g", "h"})
 PROTOTYPES = frozenset({"prototypes"})
-CHANGES = frozenset({"auxiliary", CONTROL, REPRESENTATION})  # made without a common one before, around 0
+CHANGES = frozenset({"auxiliary", CONTROL, REPRESENTATION})  # kinds without a common start, around 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Vector:
     """The vectors that an attack bends, all of one shape: the liar's x and x_0, and the x of each honest member that
-    has one. There is at least one of those: the liar's own, where no other has any."""
+    has one. `honest` has at least one: the liar's own, where no other member has any."""
 
     x: Floats
     start: Floats
@@ -47,7 +47,7 @@ class Vector:
 
     @property
     def mean(self) -> Floats:
-        """That of the honest."""
+        """The mean of the honest vectors."""
         mean: Floats = np.mean(self.honest, 0)
         return mean
 
@@ -59,17 +59,17 @@ class Vector:
 
 
 class VectorAttack(Attack):
-    """One that bends vectors, one by one. A colluding liar of UA-PDFL, which sees the others, sends besides the mean of
-    their unit representations for its own, and so is found similar by as many as can be."""
+    """An attack that bends vectors one by one. In UA-PDFL a colluding liar, which sees the others, also sends the mean
+    of their unit representations as its own, so that as many members as possible find it similar."""
 
     kinds: ClassVar[frozenset[str] | None] = MODELS | PROTOTYPES | CHANGES
 
     @abstractmethod
     def bend(self, vector: Vector, num_members: int) -> Floats:
-        """The vector sent in place of `vector.x`."""
+        """Returns the vector sent in place of `vector.x`."""
 
     def applies_to(self, spec: MethodSpec) -> bool:
-        # The numbers of two of DisPFL's members are of different weights: there is no mean of them.
+        # The numbers of two DisPFL members belong to different weights: they have no mean.
         return super().applies_to(spec) and not (self.sees_others and isinstance(spec, DisPflSpec))
 
     def lie(self, scene: Scene) -> Mapping[str, Arrays]:
@@ -96,7 +96,7 @@ class VectorAttack(Attack):
         return self._bend(scene, x, start, honest)
 
     def _bend_rows(self, scene: Scene) -> Array:
-        """Row by row, beside the rows that the honest have of its class."""
+        """Bends row by row, each with the honest members' rows of its class."""
         truly = scene.truly["prototypes"]
         rows = np.empty_like(truly["prototypes"])
         for i, (class_id, x) in enumerate(zip(truly["classes"], truly["prototypes"], strict=True)):
@@ -112,7 +112,7 @@ class VectorAttack(Attack):
 
 
 def find_start(scene: Scene, kind: str, name: str) -> Array:
-    """x_0 of one of a model's arrays; x itself, about which there is nothing to lie then, where nobody knows it."""
+    """Returns x_0 of one of a model's arrays; x itself where x_0 is not known, which leaves nothing to lie about."""
     x = scene.truly[kind][name]
     if MASK + name in scene.truly[kind]:
         whole = scene.start[name].reshape(-1)
@@ -121,7 +121,7 @@ def find_start(scene: Scene, kind: str, name: str) -> Array:
 
 
 def cut_rows(rows_ND: Array, spec: MethodSpec) -> Array:
-    """Rows that are no longer than validators take them: MP-FedCL's are those of unit vectors, unless it does not
+    """Shortens rows to the length that validators accept: MP-FedCL's are those of unit vectors, unless it does not
     normalise."""
     if not isinstance(spec, MpFedClSpec) or not spec.hyperparameters.normalize:
         return rows_ND
@@ -134,5 +134,5 @@ def _is_bent(arrays: Arrays, name: str) -> bool:
 
 
 def _to_float32(values: Array) -> Array:
-    with np.errstate(over="ignore"):  # what is too large is infinite, and refused
+    with np.errstate(over="ignore"):  # a number that is too large becomes infinite, and is refused
         return values.astype(np.float32)

@@ -6,17 +6,17 @@ Heterogeneous Data Distributions*): FedProto's bounds where a time budget says h
                                                     theorem 1: what a round adds to the loss at most
     s(e) = sum of the squares up to iteration e     Q = s(E)
 
-The assumptions are FedProto's, with two that are not said: plain SGD, without momentum and weight decay, and that a
-class has the same owners in two rounds one after the other. The distance of Eq. (4) has no gradient where a prototype
-lies on the common one, so strictly no L1 is large enough there. All constants are of the loss with its pull.
+The assumptions are FedProto's, with two that the paper does not state: plain SGD, without momentum and weight decay,
+and that a class has the same owners in two consecutive rounds. The distance of Eq. (4) has no gradient where a
+prototype equals the common one, so strictly no L1 is large enough there. All constants are of the loss with its pull.
 
-By default E is rounded down, as it runs. `printed=True` is as in the paper, which does not round here, although its Eq.
-(11) does. Two of its signs are wrong: corollary 1 prints t_sum + beta R, where its Eq. (23) has the minus, and
-corollary 2 prints R > where Eq. (29) gives R <: each round costs beta seconds of training.
+By default E is rounded down, as in a run. `printed=True` is as in the paper, which does not round here, although its
+Eq. (11) does. Two of its signs are wrong: corollary 1 prints t_sum + beta R, where its Eq. (23) has the minus, and
+corollary 2 prints R > where Eq. (29) has R <: each round costs beta seconds of training.
 
-What an exchange brings is in none of these: it enters as harm, at most lambda L2 eta G for each iteration. Where all
-squares are alike, one round is therefore the best by theorem 1. A best number of rounds between the ends comes only
-from squares that fall within a round (`compute_totals`, which is ours), and is no prediction of the paper's tables.
+None of these counts the benefit of an exchange: it enters as harm, at most lambda L2 eta G for each iteration. Where
+all squares are alike, one round is therefore the best by theorem 1. A best number of rounds between the ends comes only
+from squares that fall within a round (`compute_totals`, which is ours), and does not predict the paper's tables.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ from ml.errors import BoundError
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Seconds for all rounds (t_sum), of a local iteration (alpha) and of a block (beta, which may be 0)."""
+    """A time budget in seconds: for all rounds (t_sum), for a local iteration (alpha) and for a block (beta, which may
+    be 0)."""
 
     budget_s: float
     alpha_s: float
@@ -45,12 +46,12 @@ class Budget:
         check("beta", self.beta_s, zero=True)
 
     def compute_iterations(self, rounds: int) -> float:
-        """E_R, not rounded down. Raises BoundError where blocks alone take the budget."""
+        """Computes E_R, not rounded down. Raises BoundError where blocks alone take the budget."""
         rounds_s = check("R", rounds) * self.beta_s
         return check("(t_sum - beta R) / (alpha R)", (self.budget_s - rounds_s) / (self.alpha_s * rounds))
 
     def count_iterations(self, rounds: int) -> int:
-        """E, rounded down, Eq. (11). Raises BudgetError where not one fits."""
+        """Computes E, rounded down, Eq. (11). Raises BudgetError where not one fits."""
         return compute_plan(self.budget_s, rounds, self.alpha_s, self.beta_s).local_iterations
 
     @property
@@ -60,8 +61,8 @@ class Budget:
 
 
 def sum_squares(squares: Sequence[float], iterations: int) -> float:
-    """Q(E), of squares measured at the iterations of a round: where E is more than were measured, the last one goes on.
-    Raises BoundError where none was."""
+    """Computes Q(E), of squares measured at the iterations of a round: where E is more than were measured, the last one
+    is repeated. Raises BoundError where none was measured."""
     if not squares:
         raise BoundError("squares: expected at least one")
     return sum(squares[:iterations]) + max(iterations - len(squares), 0) * squares[-1]
@@ -104,11 +105,11 @@ def compute_mean_square(gap: float, iterations: float, eta: float, lambda_: floa
 def compute_max_rounds_to(
     gap: float, chi: float, eta: float, lambda_: float, constants: Constants, budget: Budget
 ) -> float:
-    """R_max: what the number of rounds has to be below for the mean of all squares to come below chi, E not rounded
-    down. Corollary 2, which prints that R has to be above it.
+    """Computes R_max, the bound that the number of rounds has to be below for the mean of all squares to be below chi,
+    with E not rounded down. Corollary 2, which prints that R has to be above it.
 
-    Below 1 no number of rounds is enough; infinity where blocks cost nothing and the budget suffices, and minus
-    infinity where it does not. Raises BoundError as `compute_rounds`.
+    Below 1 no number of rounds is enough; it is infinity where blocks cost nothing and the budget suffices, and minus
+    infinity where it does not. Raises BoundError as `compute_rounds` does.
     """
     spare_s = budget.budget_s - budget.alpha_s * compute_rounds(gap, chi, 1, eta, lambda_, constants)
     if budget.beta_s:
@@ -153,8 +154,8 @@ def compute_totals(
 
 
 def find_best_rounds(totals: Mapping[int, float]) -> tuple[int, float]:
-    """The number of rounds with the least total of `compute_totals`, the smaller of equals, and that total. Raises
-    BoundError where there is none."""
+    """Returns the number of rounds with the least total of `compute_totals`, the smaller of equals, and that total.
+    Raises BoundError where there is none."""
     if not totals:
         raise BoundError("rounds: expected a number of rounds that leaves each a local iteration")
     best = min(totals, key=lambda number: (totals[number], number))

@@ -1,9 +1,9 @@
-"""Bounds on what a round of learning with prototypes does: FedProto's theorems 1 and 2 and corollary 1 (Tan et al.,
-*FedProto: Federated Prototype Learning across Heterogeneous Clients*, 2022).
+"""Bounds on the change of the loss by a round of learning with prototypes: FedProto's theorems 1 and 2 and corollary 1
+(Tan et al., *FedProto: Federated Prototype Learning across Heterogeneous Clients*, 2022).
 
-They are of one client whose model nobody averages, and whose loss is cross-entropy and lambda times the distance of its
-prototypes from the common ones. DFPL's Eqs. (3) and (4) are such a loss, too: what the proof needs is that moving the
-common prototypes by d changes the loss by lambda * d at most, and that they move by no more than their owners' do.
+They are for one client whose model nobody averages, and whose loss is cross-entropy and lambda times the distance of
+its prototypes from the common ones. DFPL's Eqs. (3) and (4) are such a loss, too: the proof needs that moving the
+common prototypes by d changes the loss by at most lambda * d, and that they move by no more than their owners' do.
 
     L1      smoothness: how much the loss's gradient changes along the weights, at most
     L2      how much the embedding changes along the weights, at most
@@ -11,7 +11,7 @@ common prototypes by d changes the loss by lambda * d at most, and that they mov
     G       the length of a mini-batch's gradient
     E, eta, lambda   local iterations of a round, learning rate, weight of the prototypes
 
-Gradients are given as the squares of their lengths. All raise BoundError for numbers that are none of these.
+Gradients are passed as the squares of their lengths. All functions raise BoundError for numbers that cannot be such.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ml.errors import BoundError
 
 @dataclass(frozen=True, slots=True)
 class Constants:
-    """The constants that are assumed: L1 above 0, the others at least 0. Raises BoundError for what is none."""
+    """The constants that the theorems assume: L1 above 0, the others at least 0. Raises BoundError for other values."""
 
     l1: float
     l2: float
@@ -39,13 +39,14 @@ class Constants:
 
 
 def compute_round_change(squares: Sequence[float], eta: float, lambda_: float, constants: Constants) -> float:
-    """The most that a client's loss is expected to rise over a round (to fall, below 0), prototypes moved included;
-    `squares` are of its E local iterations. Theorem 1."""
+    """Computes the most that a client's loss is expected to rise over a round (to fall, below 0), including the change
+    of prototypes; `squares` are of its E local iterations. Theorem 1."""
     return compute_change(sum(squares), len(squares), eta, lambda_, constants)
 
 
 def compute_change(total: float, iterations: float, eta: float, lambda_: float, constants: Constants) -> float:
-    """The same by the sum of the squares and by E, which need not be whole: DFPL's is what a budget leaves."""
+    """Computes the change of `compute_round_change` by the sum of the squares and by E, which need not be whole: DFPL's
+    E follows from a time budget."""
     l1, l2, sigma, g = constants.l1, constants.l2, constants.sigma, constants.g
     eta, lambda_, num = check("eta", eta), check("lambda", lambda_, zero=True), check("E", iterations)
     descent = (eta - l1 * eta**2 / 2) * check("squares", total, zero=True)
@@ -53,8 +54,8 @@ def compute_change(total: float, iterations: float, eta: float, lambda_: float, 
 
 
 def compute_max_lr(total: float, iterations: float, lambda_: float, constants: Constants) -> float:
-    """What the learning rate of an iteration has to be below, of E = `iterations` in the round, for the loss to fall,
-    `total` being the sum of all squares up to it; 0 where no rate is low enough. Corollary 1."""
+    """Computes the bound that the learning rate of an iteration has to be below, of E = `iterations` in the round, for
+    the loss to fall; `total` is the sum of all squares up to it. Returns 0 where no rate is low enough. Corollary 1."""
     num, lambda_ = check("E", iterations), check("lambda", lambda_, zero=True)
     seen = check("squares and sigma", check("squares", total, zero=True) + num * constants.sigma**2)
     pull = lambda_ * constants.l2 * num * constants.g
@@ -62,8 +63,8 @@ def compute_max_lr(total: float, iterations: float, lambda_: float, constants: C
 
 
 def compute_max_lambda(square: float, iterations: int, constants: Constants) -> float:
-    """What lambda has to be below for the loss to fall, `square` being of a round's first iteration; infinity where the
-    prototypes cannot move. Corollary 1."""
+    """Computes the bound that lambda has to be below for the loss to fall; `square` is that of a round's first
+    iteration. Returns infinity where the prototypes cannot move. Corollary 1."""
     moved = constants.l2 * check("E", iterations) * constants.g
     return check("square", square, zero=True) / moved if moved else math.inf
 
@@ -71,8 +72,9 @@ def compute_max_lambda(square: float, iterations: int, constants: Constants) -> 
 def compute_rounds(
     gap: float, epsilon: float, iterations: int, eta: float, lambda_: float, constants: Constants
 ) -> float:
-    """The rounds T after which the mean of all squares is below `epsilon`, where the loss is `gap` above its least at
-    first. Theorem 2. Raises BoundError where eta or lambda is above what `compute_limits` says, and there is no T."""
+    """Computes the number of rounds T after which the mean of all squares is below `epsilon`, where the loss is at
+    first `gap` above its least value. Theorem 2. Raises BoundError where eta or lambda is above `compute_limits`, and
+    there is no T."""
     l1, l2, sigma, g = constants.l1, constants.l2, constants.sigma, constants.g
     gap, epsilon, num = check("gap", gap, zero=True), check("epsilon", epsilon), check("E", iterations)
     eta, lambda_ = check("eta", eta), check("lambda", lambda_, zero=True)
@@ -87,8 +89,8 @@ def compute_rounds(
 
 
 def compute_limits(epsilon: float, lambda_: float, constants: Constants) -> tuple[float, float]:
-    """What eta, with this lambda, and lambda have to be below for some number of rounds to come below `epsilon`.
-    Theorem 2."""
+    """Computes the bounds that eta, with this lambda, and lambda have to be below for some number of rounds to suffice
+    for `epsilon`. Theorem 2."""
     epsilon, lambda_ = check("epsilon", epsilon), check("lambda", lambda_, zero=True)
     moved = constants.l2 * constants.g
     eta = 2 * (epsilon - lambda_ * moved) / (constants.l1 * (epsilon + constants.sigma**2))

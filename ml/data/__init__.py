@@ -1,6 +1,6 @@
 """A site's samples by the name of their format: opened, measured against genesis, and made into what its model takes.
 
-One file for each format, all of which end in `ArrayDataset`; `ml.data.partition` deals one data set out to rehearse a
+One file reads each format, and all return an `ArrayDataset`; `ml.data.partition` deals one data set out to rehearse a
 federation. Numpy only: torch, Pillow, pyarrow and scipy are imported where a format or a resize needs them.
 """
 
@@ -63,7 +63,7 @@ __all__ = [
 
 Split = tuple[ArrayDataset, ArrayDataset]
 Meaning = Mapping[str, Sequence[str]]  # the labels that stand for each class, by its name, in genesis' order
-MAX_SUMMARISED = 1 << 26  # cells of a table, as numbers what `ml.data.checks` still looks at on each start
+MAX_SUMMARISED = 1 << 26  # cells of a table: as numbers, as much as `ml.data.checks` checks on each start
 
 
 def open_dataset(
@@ -77,20 +77,21 @@ def open_dataset(
     sides: Sides | None = None,
     cache: ImageCache | None = None,
 ) -> Split:
-    """The (training, test) samples that `data` of a configuration describes, as they lie there.
+    """Returns the (training, test) samples that `data` of a configuration describes, not normalised.
 
-    `shape` is what they are to be fitted to: images that are decoded one by one, and those of several domains, become
-    it at once; arrays, which may be memory-mapped, stay as they are, but must be fit for it. Labels are numbered by
-    `classes`, genesis' list, by name, or else by the source's own. Without a test split a fifth of each class is held
-    out, always the same one, and that split is called "held out". By `task` a sample has labels or targets instead of a
-    class, and `classes` are their names. `table` says what a table's columns become, `meaning` which labels stand for
-    each class where these are not its name. Images that take much are decoded into `cache`, where there is one, and
-    mapped from there.
+    Samples are to be fitted to `shape`. Images that are decoded one by one, and those of several domains, are fitted
+    here; arrays, which may be memory-mapped, keep their shape, but it must be one that can be fitted. Labels are
+    numbered in the order of `classes`, genesis' list of names, or else of the source's own classes. Without a test
+    split a fifth of each class is held out, always the same samples, and that split is called "held out". For a `task`
+    other than classification a sample has labels or targets instead of a class, and `classes` are their names. `table`
+    says what a table's columns become, `meaning` which labels stand for each class where these are not its name. Large
+    image sets are decoded into `cache`, if there is one, and mapped from there.
 
-    Where they are a site's own, `sides` are its split, and rows are left out whose categories the run does not know.
-    Val samples, where `data.val` asks for some or the data name them, are among the training ones, and marked.
+    `sides` is a site's own split; with it, rows whose categories the run does not know are left out. Where `data.val`
+    asks for val samples, or the data name some, these are among the training samples, and marked.
 
-    Raises DataError naming file and place for what is broken, not of a kind, not finite, or of no known class.
+    Raises DataError, naming file and place, for a sample or label that is broken, of the wrong kind, not finite, or of
+    no known class.
     """
     if cache is not None:
         cache.forget_lost(data.get("path"))
@@ -110,7 +111,7 @@ def open_dataset(
         train_y, test_y = labels
         locate_train, locate_test = train.locate, test.locate
         is_val = train.is_val
-        if not splits.domains:  # each of which has been cut by itself
+        if not splits.domains:  # domains were cut one by one
             is_val, told = hold_out_val(train, source, train_y, None if train.images is not None else train_x)
             notes += told
         notes += find_groups_on_both_sides(train, test, source)
@@ -146,8 +147,8 @@ def open_dataset(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Resplit:
-    """A new split of a site's samples: how many train, test and are val, and the places of those that test now and were
-    trained on before, None where that cannot be told."""
+    """A new split of a site's samples: the numbers of training, test and val samples. `trained_on` are the places of
+    test samples that the site trained on before, None where that cannot be found out."""
 
     num_train: int
     num_test: int
@@ -165,9 +166,9 @@ def split_anew(
     table: TableInput | None = None,
     meaning: Meaning | None = None,
 ) -> Resplit:
-    """Splits samples by new sides, which know them from then on, and holds that against what was trained on `before`.
-    Where the data say themselves what tests, it is val samples alone that are chosen. Raises DataError, also where
-    there is nothing to choose."""
+    """Splits samples by new sides, which record the result, and compares that with what was trained on `before`. Where
+    the data themselves say which samples test, chooses val samples only. Raises DataError, also where there is nothing
+    to choose."""
     source = replace(DataSource.from_mapping(data, task, classes), sides=after)
     splits = _open(source, data)
     if table is not None:
@@ -190,7 +191,7 @@ def split_anew(
 
 
 def _choose_val(part: Part, source: DataSource, labels: AnyLabels, num_test: int) -> Resplit:
-    """Of samples whose own test samples are elsewhere, or named by a column."""
+    """Chooses val samples where the test samples are a split of their own, or are named by a column."""
     side_N = read_sides(part, source)
     if not source.val or (side_N is not None and (side_N == Side.VAL.value).any()):
         raise DataError(f"{part.place}: the data say themselves what tests: there is nothing to split anew")
@@ -202,8 +203,8 @@ def _choose_val(part: Part, source: DataSource, labels: AnyLabels, num_test: int
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LabelSplit:
-    """The labels of a data set, which are all of `open_dataset` but the samples: enough to deal them out. `shape` is a
-    training sample's own, `domains` those of the data set, None if it has none."""
+    """The labels of a data set without its samples, which is enough to deal the samples out. `shape` is a training
+    sample's, `domains` are those of the data set, None if it has none."""
 
     train_y: AnyLabels
     test_y: AnyLabels
@@ -219,7 +220,7 @@ def open_labels(
     task: str = CLASSIFICATION,
     meaning: Meaning | None = None,
 ) -> LabelSplit:
-    """The labels that `open_dataset` gives, without a look at any sample. Raises DataError."""
+    """Returns the labels that `open_dataset` would return, and reads no sample. Raises DataError."""
     source = DataSource.from_mapping(data, task, classes)
     splits = _open(source, data)
     labels, names = _number_all(splits, data, task, classes, meaning)
@@ -240,17 +241,18 @@ def validate_labels(
     task: str = CLASSIFICATION,
     meaning: Meaning | None = None,
 ) -> None:
-    """Raises DataError where `open_labels` would, but for the split of the samples."""
+    """Raises DataError where `open_labels` would, apart from errors in the split of the samples."""
     _number_all(_open(DataSource.from_mapping(data, task, classes), data), data, task, classes, meaning)
 
 
 def get_split_names(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """The possible names in `data.train_split` and `data.test_split`, sorted. Raises DataError."""
+    """Returns the possible names in `data.train_split` and `data.test_split`, sorted. Raises DataError."""
     return tuple(sorted(set(open_source(DataSource.from_mapping(data)).splits) - {HELD_OUT}))
 
 
 def list_domains(data: Mapping[str, Any]) -> tuple[Domain, ...]:
-    """The domains of a data set that consists of several, as they lie there; none of any other. Raises DataError."""
+    """Returns the domains of a data set that consists of several, not fitted to each other; empty for any other data
+    set. Raises DataError."""
     source = DataSource.from_mapping(data)
     if source.format != "domains":
         return ()
@@ -260,7 +262,8 @@ def list_domains(data: Mapping[str, Any]) -> tuple[Domain, ...]:
 
 
 def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Sequence[str] | None = None) -> Split:
-    """As `open_dataset`, fitted to genesis' `input`: its channels and size, float32, normalised. Raises DataError."""
+    """Returns the samples of `open_dataset` fitted to genesis' `input`: its channels and size, float32, normalised.
+    Raises DataError."""
     wanted = InputFormat.from_mapping(input_)
     train, test = (
         _fit(part, wanted) for part in open_dataset(data, shape=wanted.shape, classes=classes, table=wanted.table)
@@ -269,25 +272,25 @@ def load_dataset(data: Mapping[str, Any], input_: Mapping[str, Any], classes: Se
 
 
 def get_classes(data: Mapping[str, Any], task: str = CLASSIFICATION) -> tuple[str, ...]:
-    """The list that genesis' `classes` would be for these data alone. Raises DataError."""
+    """Returns the list that genesis' `classes` would be for these data alone. Raises DataError."""
     return _number(_open(DataSource.from_mapping(data, task), data), data, task, None)[1]
 
 
 def measure_target(data: Mapping[str, Any], classes: Sequence[str] | None = None) -> dict[str, list[float]]:
-    """The run's `target` that would be for these data alone: each target's mean and deviation over the training
-    samples. Raises DataError."""
+    """Returns the run's `target` for these data alone: each target's mean and deviation over the training samples.
+    Raises DataError."""
     split = open_labels(data, classes=classes, task=REGRESSION)
     return TargetScale.measure(np.asarray(split.train_y, np.float64)).to_mapping()
 
 
 def open_train(data: Mapping[str, Any], task: str = CLASSIFICATION, classes: Sequence[str] | None = None) -> Part:
-    """The training part of a data set, its labels read and its samples not. Raises DataError."""
+    """Returns the training part of a data set, with its labels read and its samples not. Raises DataError."""
     return _open(DataSource.from_mapping(data, task, classes), data, with_test=False).train
 
 
 def open_raw_table(data: Mapping[str, Any], task: str = CLASSIFICATION) -> RawTable | None:
-    """The training rows of a table with all their columns, whether they can be trained on or not; None of what is no
-    table. Raises DataError."""
+    """Returns the training rows of a table with all their columns, usable for training or not; None where the data are
+    no table. Raises DataError."""
     return open_table(DataSource.from_mapping(data, task))
 
 
@@ -298,14 +301,14 @@ def get_default_input(
     classes: Sequence[str] | None = None,
     table: TableInput | None = None,
 ) -> dict[str, Any]:
-    """Genesis' `input` for data and a model: the data's own shape unless the model takes only another one.
+    """Returns genesis' `input` for data and a model: the data's own shape, unless the model takes only another one.
 
-    Raises DataError. A model that nobody knows is left for genesis to refuse.
+    Raises DataError. A model with an unknown name is left for genesis to refuse.
     """
     train = open_train(data, task, classes)
     own = train.measure() if table is None else train.encode(table).shape
     shape: Sequence[int] = own
-    if own[1:] != (1, 1):  # features are not to be scaled to what a model of images takes
+    if own[1:] != (1, 1):  # features are not resized for a model of images
         with suppress(SpecError):
             shape = fit_input_shape(model, own)
     resize = None if tuple(shape[1:]) == own[1:] else list(shape[1:])
@@ -313,7 +316,7 @@ def get_default_input(
 
 
 def _open(source: DataSource, data: Mapping[str, Any], *, with_test: bool = True) -> Splits:
-    """The splits that `data` names, their labels read. Raises DataError."""
+    """Returns the splits that `data` names, with their labels read. Raises DataError."""
     get_augment(data)
     splits = open_splits(source, with_test=with_test)
     missing = [name for name in source.classes or () if name not in (splits.classes or ())]
@@ -354,8 +357,8 @@ def _number(
     classes: Sequence[str] | None,
     meaning: Meaning | None = None,
 ) -> tuple[list[AnyLabels], tuple[str, ...]]:
-    """Each part's labels as numbers, and what the classes are called. Raises DataError, also for labels that look like
-    measurements where nobody has listed them as classes."""
+    """Returns each part's labels as numbers, and the names of the classes. Raises DataError, also for labels that look
+    like measurements where no list of classes is given."""
     if task != CLASSIFICATION:
         return arrange(splits.parts, DataSource.from_mapping(data, task, classes))
     if meaning is not None:
@@ -370,8 +373,8 @@ def _number(
 def _read(
     part: Part, sides: Sequence[Labels], shape: Shape | None, cache: ImageCache | None, takes_empty: bool
 ) -> tuple[list[Samples], tuple[Finding, ...]]:
-    """A part's samples, all finite but for empty cells, those at the rows of each side by themselves; and what is odd
-    about them."""
+    """Reads a part's samples, all finite but for empty cells, and returns those of each side separately, with findings
+    about what is odd."""
     with translated(part.place):
         if part.images is not None:
             return _read_images(part.images, part, sides, shape, cache)
@@ -383,7 +386,7 @@ def _read(
 def _read_images(
     images: ImageSet, part: Part, sides: Sequence[Labels], shape: Shape | None, cache: ImageCache | None
 ) -> tuple[list[Samples], tuple[Finding, ...]]:
-    """As `_read`, of images that are decoded one by one: each side by itself, so that it may be mapped."""
+    """Reads images as `_read` does, decoding them one by one: each side separately, so that it can be mapped."""
     plan, read, highest = images.plan(shape), list[Samples](), 0.0
     for rows in sides:
         own, own_plan = images.select(rows), replace(plan, count=len(rows))
@@ -398,7 +401,8 @@ def _locate_rows(locate: Locate, rows: Labels) -> Locate:
 
 
 def _summarise(part: Part, table: TableInput | None) -> tuple[ColumnSummary, ...]:
-    """The columns that become features, as they lie there; none of what is no table, or too large for a look."""
+    """Returns summaries of the columns that become features; none where the part is no table, or is too large to look
+    at."""
     if part.cells is None or len(part.labels) * max(1, part.shape[0]) > MAX_SUMMARISED:
         return ()
     cells = part.cells()

@@ -1,12 +1,12 @@
-"""Arrays as people store them, made into samples: which axis is which, and which numbers stand for 0..1.
+"""Arrays as people store them, made into samples: the meaning of each axis, and the numbers that stand for 0..1.
 
     [N, H, W]               grey images
     [N, H, W, C]            images, C = 1 or 3 the last axis (what libraries for images write)
     [N, C, H, W]            images, channels first (what libraries for training write); [N, 64, 64, 4] is refused, since
                             it is not this
-    [N, F]                  F numbers a sample, no pixels: float32 as they are
+    [N, F]                  F numbers a sample, no pixels: unchanged float32
 
-Pixels may be uint8 (255 is 1.0), uint16 (65535 is), bool, other integers in 0..255, or floats, which stay as they are.
+Pixels may be uint8 (255 is 1.0), uint16 (65535 is), bool, other integers in 0..255, or floats, which stay unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _COLOURS = (1, 3)
 
 
 def get_sample_shape(shape: Sequence[int], place: str) -> Shape:
-    """[C, H, W] of the samples in an array of this shape. Raises DataError."""
+    """Returns [C, H, W] of the samples in an array of this shape. Raises DataError."""
     match shape:
         case (_, features):
             return features, 1, 1
@@ -42,7 +42,8 @@ def get_sample_shape(shape: Sequence[int], place: str) -> Shape:
 
 
 def to_samples(array: NDArray[np.generic], place: str) -> Samples:
-    """The array as uint8 or float32 [N, C, H, W], without a copy where it is one. Raises DataError."""
+    """Returns the array as uint8 or float32 [N, C, H, W], without a copy where it is such an array already. Raises
+    DataError."""
     shape = get_sample_shape(array.shape, place)
     if array.dtype.kind not in "buif":
         raise DataError(f"{place}: expected numbers, got {array.dtype}")
@@ -51,12 +52,12 @@ def to_samples(array: NDArray[np.generic], place: str) -> Samples:
     array = array.reshape(len(array), *shape)
     if array.dtype == np.uint8 and shape[1:] != (1, 1):
         return array.view(np.uint8)
-    with np.errstate(over="ignore"):  # what is too large becomes inf, which is looked for later, by its place
+    with np.errstate(over="ignore"):  # a number that is too large becomes inf, and is reported later with its place
         return _convert(array, place, is_image=shape[1:] != (1, 1))
 
 
 def to_labels(array: NDArray[np.generic], count: int, place: str) -> NDArray[np.int64] | NDArray[np.str_]:
-    """Labels [N] or [N, 1], whole numbers or text, one for each of `count` samples. Raises DataError."""
+    """Returns labels [N] or [N, 1] as [N], whole numbers or text, one for each of `count` samples. Raises DataError."""
     if array.ndim == 2 and array.shape[1] > 1:
         raise DataError(
             f"{place}: expected one label for each sample, got {array.shape[1]} (shape {list(array.shape)})"

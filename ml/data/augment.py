@@ -15,7 +15,7 @@ PADDING = 4
 
 
 def augment(x_BCHW: Tensor, kind: str, generator: torch.Generator) -> Tensor:
-    """The batch with its images changed as `kind` says; `generator` is on the images' device."""
+    """Returns the batch with its images changed as `kind` says; `generator` is on the images' device."""
     if kind in ("flip", "flip_crop"):
         x_BCHW = _flip(x_BCHW, generator)
     if kind in ("crop", "flip_crop"):

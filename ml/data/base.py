@@ -1,4 +1,4 @@
-"""The form that every source of data gives its samples, and the input that genesis asks them to be fitted to.
+"""The form of the samples of every source of data, and the input that genesis asks them to be fitted to.
 
 Shapes: x_NCHW uint8 or float32, y_N int64 or y_NT float64; C is channels here, classes elsewhere. Tabular features are
 channels of one pixel, [N, F, 1, 1], so that each has its own mean and deviation.
@@ -30,7 +30,7 @@ AnyLabels = Labels | Outputs
 Samples = NDArray[np.uint8] | NDArray[np.float32]
 Shape = tuple[int, int, int]  # channels, height, width
 
-# where members agree in the first round
+# the keys of terms by which members agree on constants in the first round
 _AGREED_KEYS = ("normalize", "min_count", "class_counts", "correlations", "low", "high")
 _INPUT_KEYS = ("shape", "resize", "mean", "std", *_AGREED_KEYS, "columns", "missing", "unknown", "empty")
 _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
@@ -38,16 +38,16 @@ _DTYPES = (np.dtype(np.uint8), np.dtype(np.float32))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ArrayDataset:
-    """Samples in memory or memory-mapped, y in 0..len(classes)-1, and what the classes are called. By `task` y has the
-    labels or the targets of each sample instead, float64 [N, T], and `classes` are their names.
+    """Samples x, in memory or memory-mapped, with labels y in 0..len(classes)-1 and the names of the classes. For a
+    `task` other than classification y has the labels or the targets of each sample instead, float64 [N, T], and
+    `classes` are their names.
 
-    x is uint8, whose 255 is 1.0, or float32 as it is. `split` is what this part is called, `origin` the file that it
-    came from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
-    `features` are the names of a table's columns, where it says them, `passed_over` those of its columns that a run
-    does not name, `columns` what lies in the others, and `notes` what was left out or taken for granted as it was read.
-    `locate` says where a sample is. Of training samples `is_val` marks those that are held out to compare rounds by,
-    and not trained on; None where there are none.
-    Raises DataError when the parts do not fit each other.
+    x is uint8, where 255 stands for 1.0, or float32. `split` is the name of this part, `origin` the file that it was
+    read from. `domain_of` is the domain of each sample, by its place in `domains`, where the data set has several.
+    `features` are the names of a table's columns, where it has names; `passed_over` are the columns that a run does not
+    name, `columns` are summaries of the others, and `notes` say what was left out or assumed when it was read. `locate`
+    says where a sample is. Among training samples `is_val` marks those that are held out to compare rounds by, and not
+    trained on; None where there are none. Raises DataError when the parts do not fit each other.
     """
 
     x: Samples
@@ -103,19 +103,19 @@ class ArrayDataset:
 
     @property
     def shape(self) -> Shape:
-        """Of a sample: channels, height, width."""
+        """The shape of a sample: channels, height, width."""
         channels, height, width = self.x.shape[1:]
         return channels, height, width
 
     @property
     def is_table(self) -> bool:
-        """Whether a sample is a row of features, not an image."""
+        """Says whether a sample is a row of features, not an image."""
         return self.shape[1:] == (1, 1)
 
     @property
     def sha256(self) -> str:
-        """Of dtype, shape, classes, samples and labels, in hexadecimal: equal for equal data, whatever file it was in.
-        Of domains, too, where there are any.
+        """The SHA-256 of dtype, shape, classes, samples and labels, in hexadecimal, with the domains where
+        there are any. It is equal for equal data, whatever file they were in.
 
         Reads everything: about a second for a gigabyte.
         """
@@ -128,7 +128,8 @@ class ArrayDataset:
         return digest.hexdigest()
 
     def count_classes(self) -> NDArray[np.int64]:
-        """The number of samples of each class, or with each label; of targets, which all have, all."""
+        """Returns the number of samples of each class, or with each label. Every sample has all targets, so each target
+        counts all samples."""
         if self.task == REGRESSION:
             return np.full(len(self.classes), len(self), np.int64)
         if self.task == MULTILABEL:
@@ -136,7 +137,7 @@ class ArrayDataset:
         return np.bincount(np.asarray(self.y, np.int64), minlength=len(self.classes))
 
     def list_domains(self) -> list[ArrayDataset]:
-        """The samples of each domain by themselves, a data set that is called like it; none without domains."""
+        """Returns one data set for each domain, with its samples and its name; empty without domains."""
         if self.domain_of is None:
             return []
         rows = [np.flatnonzero(self.domain_of == d) for d in range(len(self.domains))]
@@ -156,7 +157,7 @@ class SampleDomains:
 
     @classmethod
     def of(cls, train: ArrayDataset, test: ArrayDataset) -> SampleDomains | None:
-        """Those of two splits, None if they have none."""
+        """Returns the domains of two splits, None if they have none."""
         if train.domain_of is None or test.domain_of is None:
             return None
         return cls(train.domains, train.domain_of, test.domain_of)
@@ -164,21 +165,21 @@ class SampleDomains:
 
 @dataclass(frozen=True, slots=True)
 class InputFormat:
-    """Genesis's `input`: the shape a model takes, the constants that normalise each channel, and where it says anything
-    of them what becomes of a table's columns."""
+    """Genesis's `input`: the shape a model takes, the constants that normalise each channel and, where it has any, the
+    rules by which a table's columns become features."""
 
     shape: Shape
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    is_agreed: bool = False  # the constants are to be those that members agree on, and are 0 and 1 until then
+    is_agreed: bool = False  # members agree on the constants, which are 0 and 1 until then
     table: TableInput | None = None
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> InputFormat:
-        """Read `{shape: [1, 28, 28], resize: [28, 28] | null, mean: [0.0], std: [1.0]}`. Raises DataError.
+        """Reads `{shape: [1, 28, 28], resize: [28, 28] | null, mean: [0.0], std: [1.0]}`. Raises DataError.
 
-        `shape` alone decides the size. `resize` says the same to a reader, and must not contradict it. One mean or
-        deviation stands for all channels. In place of constants there may be what says that members agree on them.
+        `shape` alone decides the size. `resize` repeats it for readers, and must not contradict it. One mean or
+        deviation stands for all channels. In place of constants there may be the terms by which members agree on them.
         """
         for key in mapping:
             if key not in _INPUT_KEYS:
@@ -200,21 +201,21 @@ class InputFormat:
         return cls((channels, height, width), mean, std, mapping.get("normalize") is not None, table)
 
     def with_constants(self, mean: tuple[float, ...], std: tuple[float, ...]) -> InputFormat:
-        """The same input by these constants, one for each channel."""
+        """Returns the same input with these constants, one for each channel."""
         return InputFormat(self.shape, mean, std, table=self.table)
 
     @property
     def fills_empty(self) -> bool:
-        """Whether a mean stands for an empty cell."""
+        """Says whether the mean replaces an empty cell."""
         return self.table is not None and self.table.missing.startswith("mean")
 
     @property
     def takes_empty(self) -> bool:
-        """True where not a number stands for an empty cell, which is filled by the mean that members agree on."""
+        """Says whether an empty cell arrives as not-a-number (NaN) and is filled by the mean that members agree on."""
         return self.table is not None and self.table.leaves_empty
 
     def normalise(self, x_NCHW: Images) -> Images:
-        """(x - mean) / std by channel, 0 for an empty cell; the same array when there is nothing to do."""
+        """Returns (x - mean) / std by channel, 0 for an empty cell; the same array when there is nothing to do."""
         if x_NCHW.shape[1:] != self.shape:
             raise DataError(f"samples: expected shape {list(self.shape)}, got {list(x_NCHW.shape[1:])}")
         if self.takes_empty:

@@ -1,4 +1,4 @@
-"""Cells of tables, and the numbers, texts and dates that they stand for, alike whatever file they came from.
+"""Cells of tables, and the numbers, texts and dates that they stand for, the same for every file format.
 
     number   in decimal digits, below float32's largest; true and false are 1 and 0
     empty    no cell, or one of the texts of `EMPTY`, or of those that a run names besides
@@ -44,15 +44,15 @@ _DATE = re.compile(rf"({_DAY})([T ]\s*{_CLOCK}\s*(Z|UTC|[+-]\d{{2}}:?\d{{2}})?)?
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn(Sequence[str]):
-    """A column of text: chunks of `chunk_rows` cells, each an array of UTF-8 in a fixed width, or a list where that is
-    smaller. No cell ends with a byte of zero."""
+    """A column of text in chunks of `chunk_rows` cells, each an array of UTF-8 of a fixed width, or a list where that
+    is smaller. No cell ends with a zero byte."""
 
     chunks: tuple[NDArray[np.bytes_] | list[str], ...]
     chunk_rows: int
 
     @staticmethod
     def pack(texts: Sequence[str]) -> NDArray[np.bytes_] | list[str]:
-        """A chunk of these cells."""
+        """Returns these cells as a chunk."""
         width, total = max(map(len, texts), default=0), sum(map(len, texts))
         if 4 * width * len(texts) > 4 * total + 64 * len(texts):
             return list(texts)
@@ -63,7 +63,7 @@ class TextColumn(Sequence[str]):
 
     @property
     def num_bytes(self) -> int:
-        """The memory of all cells, but for what Python adds to each that is in a list."""
+        """The memory of all cells, without Python's overhead for each cell in a list."""
         return sum(sum(map(len, own)) if isinstance(own, list) else own.nbytes for own in self.chunks)
 
     def __len__(self) -> int:
@@ -86,13 +86,13 @@ class TextColumn(Sequence[str]):
         return cell if isinstance(cell, str) else bytes(cell).decode("utf-8", "surrogatepass")
 
     def map(self, change: Callable[[str], str]) -> TextColumn:
-        """The column with each different text changed."""
+        """Returns the column with each different text changed."""
         return TextColumn(
             tuple(self.pack([change(text) for text in _unpack(own)]) for own in self.chunks), self.chunk_rows
         )
 
     def has(self, sign: str) -> bool:
-        """Whether some cell has this sign."""
+        """Says whether some cell contains this sign."""
         return any(
             any(sign in text for text in own) if isinstance(own, list) else sign.encode() in own.tobytes()
             for own in self.chunks
@@ -100,7 +100,7 @@ class TextColumn(Sequence[str]):
 
 
 class ReadCells(Mapping[str, Sequence[Any]]):
-    """Columns by name, each read when it is asked for."""
+    """A table's columns by name, each read on demand."""
 
     def __init__(self, names: tuple[str, ...], read: Callable[[str], Sequence[Any]]) -> None:
         self._names, self._read = dict.fromkeys(names), read
@@ -122,8 +122,8 @@ def _unpack(chunk: NDArray[np.bytes_] | list[str]) -> list[str]:
 
 
 def parse_number(cell: Any, empty: Sequence[str] = ()) -> float | None:
-    """A finite number, no number (nan) for an empty cell, None for anything else. `empty` are further texts of an empty
-    cell."""
+    """Returns a finite number, NaN for an empty cell, None for anything else. `empty` are further texts that stand for
+    an empty cell."""
     if cell is None:
         return math.nan
     if isinstance(cell, str):
@@ -149,12 +149,13 @@ def _parse_text(text: str, empty: Sequence[str]) -> float | None:
 
 
 def _read_codes(empty: Sequence[str]) -> list[float]:
-    """The numbers among the texts of an empty cell."""
+    """Returns the numbers among the texts that stand for an empty cell."""
     return [float(text) for text in empty if _NUMBER.fullmatch(text)]
 
 
 def parse_numbers(cells: Sequence[Any], empty: Sequence[str] = ()) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Each cell as `parse_number` has it, and which of them are anything else than a number or empty."""
+    """Parses each cell as `parse_number` does, and returns the numbers and a mask of the cells that are neither a
+    number nor empty."""
     if isinstance(cells, TextColumn):
         parts = [_parse_chunk(own, empty) for own in cells.chunks]
         if not parts:
@@ -177,7 +178,7 @@ def _parse_chunk(
         return _parse_each(chunk, empty)
     is_empty = np.isin(chunk, np.array([text.encode() for text in (*EMPTY, *empty)], np.bytes_))
     values = np.full(len(chunk), np.nan)
-    if b"_" not in chunk.tobytes():  # which Python's own numbers may have
+    if b"_" not in chunk.tobytes():  # Python takes it in numbers
         try:
             values[~is_empty] = chunk[~is_empty].astype(np.float64)
         except ValueError:
@@ -185,7 +186,7 @@ def _parse_chunk(
         else:
             is_empty |= np.isin(values, _read_codes(empty))
             values[is_empty] = np.nan
-            return values, ~is_empty & ~(np.abs(values) <= _LARGEST)  # inf, and nan where it is written otherwise
+            return values, ~is_empty & ~(np.abs(values) <= _LARGEST)  # inf, and other spellings of nan
     texts, inverse = np.unique(chunk, return_inverse=True)
     values, wrong = _parse_each(_unpack(texts), empty)
     return values[inverse], wrong[inverse]
@@ -198,12 +199,12 @@ def _parse_each(cells: Iterable[Any], empty: Sequence[str]) -> tuple[NDArray[np.
 
 
 def to_label(cell: Any) -> str:
-    """A cell as the name of a class; nothing for no cell."""
+    """Returns a cell as the name of a class; an empty text for an empty cell."""
     return "" if cell is None or (isinstance(cell, float) and math.isnan(cell)) else tidy(str(cell))
 
 
 def to_text(cell: Any) -> str:
-    """A cell as the values of categories are compared; nothing for no cell."""
+    """Returns a cell as the text by which values of categories are compared; an empty text for an empty cell."""
     text = to_label(cell)
     if text.lower() in _BOOLEANS:
         return text.lower()
@@ -211,12 +212,12 @@ def to_text(cell: Any) -> str:
 
 
 def tidy(text: str) -> str:
-    """The text composed (NFC), without blanks around it."""
+    """Returns the text in Unicode's composed form (NFC), without blanks around it."""
     return text.strip() if text.isascii() else unicodedata.normalize("NFC", text).strip()
 
 
 def is_empty(cell: Any, empty: Sequence[str] = ()) -> bool:
-    """Whether a cell has nothing in it."""
+    """Says whether a cell is empty."""
     text = to_text(cell)
     if text in EMPTY or text in empty:
         return True
@@ -225,38 +226,39 @@ def is_empty(cell: Any, empty: Sequence[str] = ()) -> bool:
 
 
 def is_date(cell: Any) -> bool:
-    """Whether a cell is a day, a time or a length of time."""
+    """Says whether a cell is a day, a time or a length of time."""
     if isinstance(cell, str):
         return _DATE.fullmatch(cell.strip()) is not None
     return isinstance(cell, date | time | timedelta)
 
 
 def find_marks(texts: Iterable[str]) -> list[str]:
-    """Those of a column's different texts that hardly are values where others have letters or digits: `?` and other
-    signs, and what programs write for nothing."""
+    """Returns those different texts of a column that are hardly values where others have letters or digits: `?` and
+    other signs, and texts that programs write for an empty cell."""
     known = list(texts)
     marks = [text for text in known if text in _MARKS or not any(map(str.isalnum, text))]
     return marks if len(marks) < len(known) else []
 
 
 def unify(text: str) -> str:
-    """What texts have in common that differ by case or blanks only."""
+    """Returns the form that is the same for texts which differ by case or blanks only."""
     return "".join(text.split()).casefold()
 
 
 def hint_at_like(text: str, known: Iterable[str]) -> str:
-    """Words about the known text that differs from this one by case or blanks only; nothing where none does."""
+    """Returns words about the known text that differs from this one by case or blanks only; an empty text where none
+    does."""
     like = next((name for name in known if unify(name) == unify(text)), None)
     return "" if like is None else f"; {like!r} differs by case or blanks only"
 
 
 def is_decimal_comma(text: str) -> bool:
-    """Whether it is a number, if a comma is its decimal sign."""
+    """Says whether the text is a number if the comma is its decimal sign."""
     return _COMMA.fullmatch(text) is not None
 
 
 def has_doubtful_commas(texts: Iterable[str]) -> bool:
-    """Whether all texts are numbers, if it were known what a comma in them is."""
+    """Says whether all texts are numbers in which a comma may be a decimal sign or stand between thousands."""
     known = list(texts)
     return any(map(is_decimal_comma, known)) and all(
         is_decimal_comma(text) or _NUMBER.fullmatch(text.replace(",", "")) for text in known
@@ -264,7 +266,7 @@ def has_doubtful_commas(texts: Iterable[str]) -> bool:
 
 
 def hint_at(cell: Any) -> str:
-    """Words about what a cell that is no number may be; nothing where nobody can tell."""
+    """Returns words about what a cell that is no number may be; an empty text where there is no guess."""
     text = str(cell).strip()
     if text in PLACEHOLDERS:
         return f"; an empty cell? input.empty in genesis may list {text!r}"

@@ -1,17 +1,16 @@
 """Checks of data that can be read but may be wrong; they run before anything trains.
 
-Data that nothing can be trained on are a DataError of the reader. Data found here can be trained on, but their figures
-may mislead:
+Data that cannot be trained on raise DataError in the reader. Data that are reported here can be trained on, but their
+figures may mislead:
 
-    files            what was passed over as data were read, and images of several pages or of fewer bits than they say
+    files            files that were passed over, and images of several pages or of fewer bits than they claim
     duplicates       the same sample in training and test, which then measures memory; twice in one split; two labels
-    near twins       what `ml.data.twins` looks for
-    empty classes    no training sample, or none to test one that is trained on; a domain without one of the classes
-    constant         samples that are one value all over, as a failed export leaves them
-    scale            floats far from 0..1, as pixels that nobody divided by 255
-    tables           what `ml.data.table_checks` and `ml.data.column_checks` look at, and `ml.data.columns` before
-                     anything is made of the cells
-    other tasks      what `ml.data.output_checks` looks at, in the place of classes
+    near twins       as `ml.data.twins` defines them
+    empty classes    a class without training samples, or without test samples; a domain that lacks a class
+    constant         samples with one value everywhere, as after a failed export
+    scale            floats far from 0..1, such as pixels that were not divided by 255
+    tables           findings of `ml.data.table_checks`, `ml.data.column_checks` and, by the cells, `ml.data.columns`
+    other tasks      findings of `ml.data.output_checks`, in place of those about classes
 
 A sample's identity is the SHA-256 of its bytes.
 """
@@ -36,7 +35,7 @@ from ml.data.twins import check_twins
 from ml.tasks import CLASSIFICATION
 
 QUICK_BYTES = 256 << 20  # about 0.3 s of hashing; above that only `fednode data inspect` looks at every sample
-_PROBES = 16  # pixels that tell nearly every image apart from a constant one
+_PROBES = 16  # pixels: enough to tell nearly every image from a constant one
 _LARGE = 10.0  # floats beyond this are no pixels in 0..1, and hardly normalised ones
 
 _log = logging.getLogger(__name__)
@@ -45,8 +44,8 @@ _log = logging.getLogger(__name__)
 def check_data(
     train: ArrayDataset, test: ArrayDataset, *, input_: InputFormat | None = None, thorough: bool = True
 ) -> list[Finding]:
-    """The findings about a training and a test set, which become genesis' `input_` where that is known. Without
-    `thorough` no sample is looked at, only labels."""
+    """Returns the findings about a training and a test set, after genesis' `input_` has encoded them where that is
+    known. Without `thorough` it looks at labels only, at no sample."""
     found: list[Finding] = []
     if train.task == CLASSIFICATION:
         found += [*_check_classes(train, test), *check_labels(train)]
@@ -64,7 +63,7 @@ def check_data(
 
 
 def is_quick(train: ArrayDataset, test: ArrayDataset) -> bool:
-    """Whether a thorough check takes no time worth mentioning."""
+    """Says whether a thorough check takes hardly any time."""
     return train.x.nbytes + test.x.nbytes <= QUICK_BYTES
 
 
@@ -74,10 +73,10 @@ def log_findings(findings: Iterable[Finding]) -> None:
 
 
 def compute_stats(dataset: ArrayDataset, shape: tuple[int, int, int]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of each channel, of samples fitted to `shape`: what `input.mean` and `input.std` may
-    be, to six digits of the deviation. A channel without any spread has 1."""
+    """Computes the mean and standard deviation of each channel, over samples fitted to `shape`: values for `input.mean`
+    and `input.std`, to six digits of the deviation. A channel without any spread gets deviation 1."""
     total = squares = np.zeros(shape[0], np.float64)
-    shift_C11 = np.zeros((shape[0], 1, 1))  # near the mean, so that no digits cancel in the squares
+    shift_C11 = np.zeros((shape[0], 1, 1))  # near the mean, so that the squares lose no digits
     count = 0
     for start in range(0, len(dataset), 1024):
         x = fit(dataset.x[start : start + 1024], shape).astype(np.float64)
@@ -184,12 +183,12 @@ def _check_labels(part: ArrayDataset, again: Sequence[tuple[int, int]]) -> Itera
 
 
 def _locate(part: ArrayDataset, i: int) -> str:
-    """Where a sample is; its number where nobody knows more."""
+    """Returns the place of a sample; its number where its place is not known."""
     return str(i) if part.locate is None else part.locate(i)
 
 
 def _locate_both(part: ArrayDataset, i: int, other: ArrayDataset, k: int) -> tuple[str, str]:
-    """Where two samples are, without the file where it is one."""
+    """Returns the places of two samples, without the file where it is the same."""
     at, other_at = _locate(part, i), _locate(other, k)
     file = at.rpartition(": ")[0]
     if file and other_at.rpartition(": ")[0] == file:

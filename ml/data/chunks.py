@@ -1,4 +1,4 @@
-"""The number of samples that are gone over at a time, in a forward pass or a sum."""
+"""The number of samples that are processed at a time, in a forward pass or a sum."""
 
 from __future__ import annotations
 
@@ -10,5 +10,5 @@ _BYTES = 24 << 20  # of float32: 2048 images of 3x32x32, or 41 of 3x224x224, of 
 
 
 def get_chunk(shape: Sequence[int]) -> int:
-    """For samples of one shape, [N, ...]."""
+    """Returns how many samples of this shape, [N, ...], make a chunk."""
     return max(1, min(MOST, _BYTES // max(1, 4 * prod(shape[1:]))))

@@ -1,7 +1,7 @@
-"""Checks of a table's columns beside those that genesis names, and of which columns should be no feature.
+"""Checks of a table's columns against those that genesis names, and of columns that should be no feature.
 
-An identifier has another value in each row: nothing can be learned from it, and a site that has other patients has none
-of its values. A column with one value tells no two rows apart.
+An identifier has a different value in each row: nothing can be learned from it, and a site with other patients has none
+of its values. A column with one value distinguishes no rows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _SHOWN = 20
 
 
 def check_columns(train: ArrayDataset, input_: InputFormat | None) -> Iterable[Finding]:
-    """The findings about the names of a table's columns, as genesis' input takes them."""
+    """Yields the findings about the names of a table's columns, as genesis' input uses them."""
     if not train.is_table or not train.features or input_ is None:
         return
     if train.passed_over:
@@ -39,12 +39,12 @@ def check_columns(train: ArrayDataset, input_: InputFormat | None) -> Iterable[F
 
 
 def describe_passed_over(names: Sequence[str]) -> str:
-    """The sentence about columns that become no feature."""
+    """Returns the sentence about columns that become no feature."""
     shown = ", ".join(map(repr, names[:_SHOWN])) + (", …" if len(names) > _SHOWN else "")
     return f"{len(names)} column{'' if len(names) == 1 else 's'} passed over, which genesis does not name: {shown}"
 
 
 def find_identifiers(cells: Cells) -> dict[str, str]:
-    """The columns that should be no feature, each with the reason."""
+    """Returns the columns that should be no feature, each with the reason."""
     doubtful = (own for own in summarise_columns(cells) if own.is_constant or own.is_identifier or own.kind == "empty")
     return {own.name: own.doubt for own in doubtful if own.doubt is not None}

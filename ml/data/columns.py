@@ -1,5 +1,5 @@
-"""Columns of a table as they lie there, before anything is made of their cells: kind, empty cells, range, values, and
-what in them is hardly a measurement.
+"""Columns of a table before their cells are made into features: kind, empty cells, range, values, and values that are
+hardly measurements.
 
     number      all cells are numbers, or empty
     category    texts, of which there are few
@@ -8,7 +8,7 @@ what in them is hardly a measurement.
     empty       no cell has anything in it
 
 A number that stands for "not known" is a spike: 0, a row of nines or a negative one far from all others. A far outlier
-is beyond ten times the middle half of the values, also of their logarithms.
+is more than ten times the middle half of the values away from it, and far also by their logarithms.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ from ml.data.findings import Finding
 from ml.data.table_input import MAX_VALUES, Column, TableInput
 
 MANY_MISSING = 0.3  # of a column's cells
-FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows, in which each may have another value by chance
+FEW_TEXTS, FEW_NUMBERS = 10, 30  # rows: so few may all differ by chance
 ONE_VALUE = "one value"  # the doubt about a constant column
-FEW_ROWS = 20  # fewer have no outliers, and no texts that are too many
-_SPIKE = 0.01  # of the rows: a code that stands in more is one, an outlier in more is none
-_FEW = 0.2  # of the rows: where more are impossible, the column is of something else
+FEW_ROWS = 20  # rows: fewer have no outliers, and no text that occurs too often
+_SPIKE = 0.01  # of the rows: a code occurs in more, an outlier does not
+_FEW = 0.2  # of the rows: if more are impossible, the column is another quantity
 _FAR, _FAR_LOGARITHM = 10.0, 5.0  # times the middle half
 _CODES = (0.0, -1.0, -9.0, *(sign * (10.0**digits - 1) for sign in (1, -1) for digits in range(2, 8)))
 _SHOWN = 5
 CLEAR = "Leave such cells empty, or name it as `empty` of that column in input.columns"
-# What a quantity of such a name can be; a value outside is of another unit, or no value.
+# The possible values of quantities by their names; another value has another unit, or is none.
 _POSSIBLE = (
     (re.compile(r"(^|[^a-z])age([^a-z]|$)", re.IGNORECASE), 0.0, 120.0),
     (re.compile(r"(^|[^a-z])bmi([^a-z]|$)", re.IGNORECASE), 5.0, 150.0),
@@ -58,9 +58,9 @@ _POSSIBLE = (
 
 @dataclass(frozen=True, slots=True)
 class ColumnSummary:
-    """One column. `values`: of a category with the rows of each, the most frequent first; of a date the first and the
-    last. `empty`: texts in it that stand for an empty cell and that no run knows of yet. `odd`: what in it is hardly a
-    measurement, in words. `range_`: of a number."""
+    """The summary of one column. `values` are those of a category, each with its number of rows, the most frequent
+    first; of a date the first and the last. `empty` are texts in it that stand for an empty cell and that the run does
+    not list. `odd` describes values that are hardly measurements. `range_` is that of numbers."""
 
     name: str
     kind: Literal["number", "category", "text", "date", "empty"]
@@ -81,14 +81,14 @@ class ColumnSummary:
 
     @property
     def is_identifier(self) -> bool:
-        """Whether another text or whole number stands in each row."""
+        """Says whether each row has a different text or whole number."""
         is_countable = self.kind in ("text", "category") or (self.kind == "number" and self.is_whole)
         few = FEW_NUMBERS if self.kind == "number" else FEW_TEXTS
         return is_countable and self.num_rows >= few and self.num_values == self.num_rows
 
     @property
     def doubt(self) -> str | None:
-        """Why it should be no feature without a word of the site; None where nothing speaks against it."""
+        """The reason why the column should be no feature unless the site asks for it; None where there is none."""
         if self.kind == "empty":
             return "no value"
         if self.is_constant:
@@ -119,13 +119,13 @@ class ColumnSummary:
 
 
 def summarise_columns(cells: Cells, empty: Mapping[str, Sequence[str]] | None = None) -> tuple[ColumnSummary, ...]:
-    """Each column; `empty` are further texts of an empty cell, by column."""
+    """Summarises each column; `empty` are further texts of an empty cell, by column."""
     return tuple(_summarise(name, column, (empty or {}).get(name, ())) for name, column in cells.items())
 
 
 def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:
-    """The run's `input` that would suit these columns: all that nothing speaks against. A category's values are sorted,
-    and blanks become the mean."""
+    """Returns a run's `input` that suits these columns: all without a doubt. A category's values are sorted, and empty
+    cells become the mean."""
     kept = [own for own in columns if own.doubt is None]
     made = tuple(
         Column(own.name, tuple(sorted(value for value, _ in own.values)) if own.kind == "category" else ())
@@ -137,7 +137,7 @@ def propose_input(columns: Iterable[ColumnSummary]) -> TableInput:
 
 
 def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
-    """The findings about columns."""
+    """Yields the findings about columns."""
     if gaps := sort_by_missing(columns):
         shown = [f"{own.name!r} {own.num_missing} of {own.num_rows}" for own in gaps]
         share = max(own.num_missing / max(own.num_rows, 1) for own in gaps)
@@ -153,13 +153,13 @@ def check_summaries(columns: Sequence[ColumnSummary]) -> Iterator[Finding]:
 
 
 def sort_by_missing(columns: Iterable[ColumnSummary]) -> list[ColumnSummary]:
-    """The columns with empty cells, those that lack most first."""
+    """Returns the columns with empty cells, those with most empty cells first."""
     gaps = (own for own in columns if own.num_missing)
     return sorted(gaps, key=lambda own: -own.num_missing / max(own.num_rows, 1))
 
 
 def find_alike(names: Iterable[str]) -> list[tuple[str, str]]:
-    """The pairs of these that differ by case or blanks only."""
+    """Returns the pairs of names that differ by case or blanks only."""
     first: dict[str, str] = {}
     pairs = []
     for name in names:
@@ -222,7 +222,7 @@ def _summarise_numbers(name: str, values_N: NDArray[np.float64]) -> ColumnSummar
 def _find_odd(
     name: str, known: NDArray[np.float64], different: NDArray[np.float64], counts: NDArray[np.int64]
 ) -> Iterator[str]:
-    """The words about sorted values that may be no measurements."""
+    """Yields descriptions of sorted values that may be no measurements."""
     found = np.flatnonzero(np.isin(different, _CODES))
     codes = [i for i in found.tolist() if _is_code(float(different[i]), int(counts[i]), known)]
     for i in codes:
@@ -248,7 +248,7 @@ def _find_odd(
 
 
 def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
-    """Whether a value that is written as codes are stands apart from all others, as of what is not known."""
+    """Says whether a value that is usual as a code for an unknown value is far from all others."""
     others = known[known != value]
     if len(others) < FEW_ROWS // 2 or len(np.unique(others[:1000])) < 5:
         return False
@@ -263,8 +263,8 @@ def _is_code(value: float, count: int, known: NDArray[np.float64]) -> bool:
 
 
 def _is_far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which values are far from the middle half of them, themselves and by their logarithms, and apart from all that
-    are not."""
+    """Returns a mask of the values that are far from the middle half, also by their logarithms, and apart from all
+    values that are not."""
     low, high = np.quantile(values, [0.25, 0.75])
     half = high - low
     if half <= 0:
@@ -280,7 +280,7 @@ def _is_far(values: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _group(pairs: Iterable[tuple[str, str]]) -> Iterable[tuple[str, list[str]]]:
-    """The second of each pair by the first."""
+    """Groups the second of each pair by the first."""
     groups: dict[str, list[str]] = {}
     for key, name in pairs:
         groups.setdefault(key, []).append(name)

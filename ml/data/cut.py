@@ -1,5 +1,5 @@
-"""The cut of a source that has no test samples of its own: by the sides of a site, by a column of its data, or, where
-one data set rehearses a federation, as the papers have it."""
+"""The cut of a source without test samples of its own: by the sides of a site, by a column of its data or, where one
+data set rehearses a federation, as in the papers."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _NO_VAL_SINCE = Finding(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cut:
-    """The rows that train, those that test, and what there is to say of them. Of the first `is_val` marks those that
-    are held out to compare rounds by, None where there are none."""
+    """The rows that train, those that test, and the findings about them. `is_val` marks the training rows that are held
+    out to compare rounds by, None where there are none."""
 
     train: Labels
     test: Labels
@@ -39,7 +39,7 @@ class Cut:
 
 
 def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x: Samples | None = None) -> Cut:
-    """The rows of a part by their side; `x` are its samples, where they were read. Raises DataError."""
+    """Returns the rows of a part by their side; `x` are its samples, where they were read. Raises DataError."""
     side_N = read_sides(part, source)
     notes: list[Finding] = []
     if side_N is not None:
@@ -71,8 +71,8 @@ def cut(part: Part, source: DataSource, y: AnyLabels, classes: Sequence[str], x:
 def hold_out_val(
     part: Part, source: DataSource, y: AnyLabels, x: Samples | None = None
 ) -> tuple[NDArray[np.bool_] | None, list[Finding]]:
-    """Which samples of a part of which none tests are val, None where none is, and what there is to say of it. Raises
-    DataError."""
+    """Chooses val samples in a part of training samples only. Returns a mask, None where no sample is val, and the
+    findings about it. Raises DataError."""
     sides = source.sides
     if not _wants_val(source):
         return None, []
@@ -96,8 +96,8 @@ def place(
     *,
     held_out: float | None = None,
 ) -> tuple[NDArray[np.str_], list[Finding]]:
-    """The side of each sample by a site's own split, of which by default `source.held_out` test, and what there is to
-    say of it. Raises DataError, also where it was made by other keys."""
+    """Returns the side of each sample by a site's own split, and the findings about it; by default `source.held_out` of
+    the samples test. Raises DataError, also where the split was made by another rule."""
     if sides.rule not in (None, source.rule):
         raise DataError(
             f"data: this site has split its samples by {_show_rule(sides.rule)}, and is to go by "
@@ -113,7 +113,7 @@ def place(
 
 
 def _cut_placed(side_N: NDArray[np.str_], notes: Sequence[Finding]) -> Cut:
-    """The val rows are among those that train, and marked."""
+    """Cuts rows by their sides; val rows are among those that train, and marked."""
     train = np.flatnonzero(side_N != Side.TEST.value)
     is_val = side_N[train] == Side.VAL.value
     test = np.flatnonzero(side_N == Side.TEST.value)
@@ -121,7 +121,7 @@ def _cut_placed(side_N: NDArray[np.str_], notes: Sequence[Finding]) -> Cut:
 
 
 def _cut_given(side_N: NDArray[np.str_], notes: Sequence[Finding], *, is_used: bool) -> Cut:
-    """By a column that says which rows are val; where these are not used nothing is done with them."""
+    """Cuts rows by a column that says which rows are val. Without `is_used`, val rows neither train nor test."""
     num_val = int((side_N == Side.VAL.value).sum())
     if is_used:
         return _cut_placed(side_N, notes)
@@ -131,7 +131,7 @@ def _cut_given(side_N: NDArray[np.str_], notes: Sequence[Finding], *, is_used: b
 
 
 def _explain_no_val(source: DataSource, side_N: NDArray[np.str_]) -> list[Finding]:
-    """What there is to say where val samples are asked for, and there are none."""
+    """Returns the finding for a source that asks for val samples and has none."""
     if not source.val or (side_N == Side.VAL.value).any():
         return []
     if source.sides is not None and not source.sides.is_first and not source.sides.has_val:
@@ -145,7 +145,8 @@ def _explain_no_val(source: DataSource, side_N: NDArray[np.str_]) -> list[Findin
 
 
 def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Finding]:
-    """Rows that are known by other columns than before keep their sides, as far as those columns are still there."""
+    """Keeps the sides of rows that are now identified by other columns than before, as far as those columns still
+    exist."""
     cells = part.cells() if part.cells is not None else {}
     before, sides.columns = sides.columns, tuple(sorted(cells))
     if before in (None, sides.columns):
@@ -163,8 +164,8 @@ def _follow_columns(part: Part, sides: Sides, keys: Sequence[bytes]) -> list[Fin
 def find_trained_on(
     part: Part, source: DataSource, before: Sides, y: AnyLabels, x: Samples | None = None
 ) -> NDArray[np.bool_]:
-    """The samples that a site has trained on by the split `before`. Raises DataError where they cannot be known by
-    what they were known by then."""
+    """Returns a mask of the samples that a site has trained on by the split `before`. Raises DataError where the data
+    no longer have the columns that identified them then."""
     if before.seed is None:
         return ~choose_held_out(y)
     rule = before.rule or CONTENT
@@ -184,16 +185,17 @@ def _show_rule(rule: Rule) -> str:
 
 
 def find_groups_on_both_sides(train: Part, test: Part, source: DataSource) -> list[Finding]:
-    """What there is to say where a source has test samples of its own. Raises DataError."""
-    if source.group is None or source.format == "domains":  # each of which was looked at by itself
+    """Returns the warning about groups that are in both the training and the test samples, where a source has test
+    samples of its own. Raises DataError."""
+    if source.group is None or source.format == "domains":  # domains were checked one by one
         return []
     shared = set(read_groups(train, source) or ()) & set(read_groups(test, source) or ())
     return [] if not shared else [Finding("warning", _describe_shared(len(shared)))]
 
 
 def leave_out_unknown(part: Part, table: TableInput) -> Part:
-    """The rows of which every category has a value that the run knows, with a note of the others. All of them where no
-    row is left."""
+    """Returns the rows in which every category has a value that the run knows, with a note about the others; all rows
+    where none would be left."""
     cells = None if part.cells is None else part.cells()
     if cells is None or table.columns is None or table.unknown != "refuse":
         return part
@@ -240,14 +242,14 @@ def _describe_shared(num: int) -> str:
 
 
 def _describe_few(side_N: NDArray[np.str_], y: AnyLabels, classes: Sequence[str]) -> list[Finding]:
-    """The classes that are trained on and of which next to nothing is held out."""
+    """Returns the warning about classes that are trained on and of which hardly any sample is held out."""
     if y.ndim != 1:
         return []
     few = []
     for c, name in enumerate(classes):
         of_class = side_N[y == c]
         held, total = int((of_class == Side.TEST.value).sum()), len(of_class)
-        if 0 < held < TOO_FEW:  # without any is said elsewhere
+        if 0 < held < TOO_FEW:  # none at all has a finding of its own
             few.append(f"{name} {held} of {total}")
     return [] if not few else [Finding("warning", f"too few are held out to measure a class by: {_shorten(few)}")]
 

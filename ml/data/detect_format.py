@@ -1,4 +1,4 @@
-"""Format detection: tells the format of a path by the names of the files in it, for users who give a path alone."""
+"""Format detection: finds the format of a path by the names of the files in it, for users who name a path alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _BY_PATTERN = (
     ("*/*.parquet", "parquet"),
 )
 
-# Directories that lie side by side are domains only if all of them are called so; they may be splits or classes.
+# Directories side by side are domains only if all have names of domains; otherwise they are splits or classes.
 _DOMAINS = (
     frozenset({"mnist", "mnistm", "mnist_m", "svhn", "usps", "synth", "syn"}),
     frozenset({"amazon", "caltech", "dslr", "webcam"}),
@@ -35,8 +35,8 @@ _DOMAINS = (
 
 
 def guess_format(path: Path) -> str:
-    """`npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down, `domains` for one with
-    the domains of Digit-5, Office-10 or DomainNet. Raises DataError."""
+    """Guesses the format: `npz` for `scans.npz`, `imagefolder` for a directory with images two or three levels down,
+    `domains` for one with the domains of Digit-5, Office-10 or DomainNet. Raises DataError."""
     archive = find_archive(path)
     if archive != path:
         return guess_format(archive)
@@ -54,7 +54,7 @@ def guess_format(path: Path) -> str:
     if path.is_dir() and _holds_domains(path):
         return "domains"
     if path.is_dir() and not (path / "train.csv").is_file() and _holds_images(path, "train/*/*"):
-        return "imagefolder"  # whatever list of them lies beside
+        return "imagefolder"  # even beside a list of the images
     for pattern, name in _BY_PATTERN if path.is_dir() else ():
         if next(path.glob(pattern), None) is not None:
             return name

@@ -1,4 +1,4 @@
-"""A test set made smaller, for experiments that would answer more samples than they train on."""
+"""A test set made smaller, for experiments that would test on more samples than they train on."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from ml.seeding import numpy_rng
 
 
 def keep_test_samples(test: ArrayDataset, num_kept: int | None, seed: int) -> ArrayDataset:
-    """The test set with `num_kept` of its samples, in their order, drawn by the seed the samples are dealt by; or with
-    all."""
+    """Returns the test set with `num_kept` of its samples, in their order, drawn by the seed that samples are dealt by;
+    all where `num_kept` is None."""
     if num_kept is None or num_kept >= len(test):
         return test
     rows = _draw_rows(len(test), num_kept, seed)
@@ -23,7 +23,7 @@ def keep_test_samples(test: ArrayDataset, num_kept: int | None, seed: int) -> Ar
 def keep_test_labels(
     test_y: AnyLabels, domains: SampleDomains | None, num_kept: int | None, seed: int
 ) -> tuple[AnyLabels, SampleDomains | None]:
-    """The labels that `keep_test_samples` leaves, and the domains."""
+    """Returns the labels and the domains of the samples that `keep_test_samples` keeps."""
     if num_kept is None or num_kept >= len(test_y):
         return test_y, domains
     rows = _draw_rows(len(test_y), num_kept, seed)

@@ -1,4 +1,4 @@
-"""The findings of checks of data: what may mislead, though it can be trained on."""
+"""The findings of checks of data: what may mislead although it can be trained on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ml.text import escape_undecoded
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found. A note is about the data, a warning doubts them."""
+    """One finding of a check. A note describes the data, a warning doubts them."""
 
     level: Literal["note", "warning"]
     text: str

@@ -1,5 +1,5 @@
-"""The fingerprint of a site's data as they were read: how many samples of which class train and test, their columns and
-a digest of all of them. Two of them tell what has changed."""
+"""The fingerprint of a site's data as they were read: the numbers of training and test samples by class, their columns
+and a digest of all. Two fingerprints show what has changed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MAX_NAMED = 5
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Samples by class, or with each label, on either side; `samples` is how many there are on each. `terms` are those
-    of the run that the samples were made for: in one of others they are others, though the data are the same."""
+    """The numbers of samples of a training and a test set, in all and by class or label, and a digest of both sets.
+    `terms` are those terms of the run that the samples were prepared by; under other terms the same data become other
+    samples."""
 
-    samples: tuple[int, int]  # that train, that test
+    samples: tuple[int, int]  # numbers of training and of test samples
     train: Mapping[str, int]
     test: Mapping[str, int]
     columns: tuple[str, ...]
@@ -28,7 +29,7 @@ class Fingerprint:
 
     @classmethod
     def of(cls, train: ArrayDataset, test: ArrayDataset, terms: str = "") -> Self:
-        """Reads everything: about a second for a gigabyte."""
+        """Returns the fingerprint of two data sets. Reads everything: about a second for a gigabyte."""
         return cls(
             (len(train), len(test)),
             dict(zip(train.classes, train.count_classes().tolist(), strict=True)),
@@ -44,7 +45,7 @@ class Fingerprint:
 
     @classmethod
     def from_mapping(cls, mapping: Mapping[str, Any]) -> Self:
-        """Raises TypeError, ValueError or KeyError."""
+        """Returns the fingerprint in a mapping. Raises TypeError, ValueError or KeyError."""
         train, test = mapping["samples"]
         return cls(
             (int(train), int(test)),
@@ -58,7 +59,7 @@ class Fingerprint:
 
 
 def describe_change(before: Fingerprint, after: Fingerprint) -> str | None:
-    """What has changed, as `200 -> 203 rows, 1 more held out`; None where nothing has."""
+    """Describes the difference, as `200 -> 203 rows, 1 more held out`; None where there is none."""
     if before.digest == after.digest and before.columns == after.columns:
         return None
     noun = "rows" if after.is_table else "samples"

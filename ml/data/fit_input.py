@@ -1,5 +1,4 @@
-"""Input fitting: turns samples as they lie in a file into a model's input, with values in 0..1, grey or colour, of its
-size.
+"""Input fitting: turns samples of a file into a model's input, with values in 0..1, grey or colour, of its size.
 
 Torch is imported only where an image is fitted to another size.
 """
@@ -16,15 +15,16 @@ from ml.data.base import Images, Samples, Shape
 from ml.data.memory import validate_fits
 from ml.errors import DataError
 
-LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601: what grey weighs of red, green and blue
-_CHUNK_BYTES = 4 << 20  # of float32 at a time: what a conversion takes besides its result stays small, and in cache
+LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601: the weights of red, green and blue in grey
+_CHUNK_BYTES = 4 << 20  # of float32 at a time: keeps the memory of a conversion small, and in cache
 
 
 def fit(x_NCHW: Samples, shape: Shape) -> Images:
-    """Float32 samples of `shape`; uint8 becomes 0..1. The same array when there is nothing to do.
+    """Returns float32 samples of `shape`; uint8 becomes 0..1. Returns the same array when there is nothing to do.
 
-    Grey becomes three equal channels, colour its luma. Sizes change by bilinear interpolation, averaging over what
-    falls together where an image shrinks. Raises DataError when the channels are others, or there is no image.
+    Grey becomes three equal channels, colour its luma. Sizes change by bilinear interpolation; where an image shrinks,
+    it averages over the pixels that fall together. Raises DataError when the channels differ otherwise, or an image is
+    empty.
     """
     if x_NCHW.dtype == np.float32 and x_NCHW.shape[1:] == shape:
         return x_NCHW.astype(np.float32, copy=False)
@@ -39,9 +39,9 @@ def fit(x_NCHW: Samples, shape: Shape) -> Images:
 
 
 def reduce(x_NCHW: Samples, max_bytes: int) -> Samples:
-    """The same images at a whole fraction of their size, each of at most `max_bytes`: the mean of the pixels that fall
-    together, less a last row or column that would fall together with none. The same array where there is nothing to do.
-    """
+    """Returns the same images at a whole fraction of their size, each of at most `max_bytes`: the mean of the pixels
+    that fall together, without a last row or column that is incomplete. Returns the same array where there is nothing
+    to do."""
     sample_bytes = x_NCHW[0].nbytes
     if sample_bytes <= max_bytes:
         return x_NCHW
@@ -55,13 +55,13 @@ def reduce(x_NCHW: Samples, max_bytes: int) -> Samples:
 
 
 def round_to_bytes(x_NCHW: Images) -> NDArray[np.uint8]:
-    """Values in 0..1 as the nearest of 256 steps; what lies outside as 0 or 255."""
+    """Rounds values in 0..1 to the nearest of 256 steps, values outside to 0 or 255."""
     rounded: NDArray[np.uint8] = np.rint(np.clip(x_NCHW, 0, 1) * np.float32(255)).astype(np.uint8)
     return rounded
 
 
 def validate_fit(got: Shape, wanted: Shape) -> None:
-    """Raise DataError unless samples of one shape can be fitted to another."""
+    """Raises DataError unless samples of one shape can be fitted to another."""
     if got == wanted:
         return
     if got[1:] == (1, 1):
@@ -72,7 +72,7 @@ def validate_fit(got: Shape, wanted: Shape) -> None:
 
 
 def validate_finite(x_NCHW: Samples, locate: Callable[[int], str], *, takes_empty: bool = False) -> None:
-    """Raise DataError, naming the sample as `locate` does, unless all numbers are finite, or not a number where that
+    """Raises DataError, naming the sample as `locate` does, unless all numbers are finite, or not-a-number where that
     stands for an empty cell."""
     if x_NCHW.dtype != np.float32:
         return
@@ -108,7 +108,7 @@ def _resize(x_NCHW: Images, size: tuple[int, int]) -> Images:
     x = torch.from_numpy(np.ascontiguousarray(x_NCHW))
     resized = F.interpolate(x, size=size, mode="bilinear", align_corners=False, antialias=shrinks)
     if float(x.min()) >= 0 and float(x.max()) <= 1:
-        resized = resized.clamp_(0, 1)  # rounding may leave it by a bit
+        resized = resized.clamp_(0, 1)  # rounding may go a little beyond
     return resized.numpy()
 
 

@@ -1,4 +1,4 @@
-"""Samples that lie in a file and are fitted to a model's input as they are read, a few at a time."""
+"""Samples in a file that are fitted to a model's input while they are read, a few at a time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ml.data.fit_input import fit
 
 
 class FittedImages:
-    """Float32 [N, C, H, W]: the samples x at `rows`, each made `shape` when it is read. A slice of it reads nothing;
-    `numpy.asarray` reads all of it."""
+    """Float32 [N, C, H, W]: the samples x at `rows`, each fitted to `shape` when it is read. A slice reads nothing;
+    `numpy.asarray` reads all."""
 
     def __init__(self, x_NCHW: Samples, rows: Labels, shape: Shape) -> None:
         self._x, self._rows, self._shape = x_NCHW, rows, shape
 
     @classmethod
     def of(cls, x_NCHW: Samples, shape: Shape, rows: Labels | None = None) -> FittedImages:
-        """Those of a file that is mapped, all or at some rows."""
+        """Returns the samples of a mapped file, all or those at some rows."""
         return cls(x_NCHW, np.arange(len(x_NCHW)) if rows is None else rows, shape)
 
     def __len__(self) -> int:

@@ -1,28 +1,27 @@
-"""A site's word in agreed statistics where samples are hidden: sums of values within bounds, and counts, with noise.
+"""A site's part in agreed statistics where samples are hidden: sums of values within bounds, and counts, with noise.
 
-Each value is cut to what its channel lies between, and brought to u in [-1, 1]. Of sample i and channel c, a is the
-mean of u over its pixels and b that of u^2. What is added up is (a, b - 1/2) of each of C channels. Since a^2 <= b and
-0 <= b <= 1,
+Each value is cut to its channel's bounds, and scaled to u in [-1, 1]. For sample i and channel c, a is the mean of u
+over its pixels and b that of u^2. The sums are of (a, b - 1/2) for each of C channels. Since a^2 <= b and 0 <= b <= 1,
 
     a^2 + (b - 1/2)^2  <=  b^2 + 1/4  <=  5/4.
 
-Where cells may be empty, a sample adds 1 to how many of channel c are there, besides, or nothing at all to c; of a
-feature with bins it adds 1 to one of them, and of the classes to its own. Where sums are told by class, too, it adds
-to those of its class once more what it adds to those of all. So with E = 1 where cells may be empty, and 2 in place of
-C where sums are told twice, a sample has no more in all numbers together than
+Where cells may be empty, a sample also adds 1 to the number of values of channel c, or nothing at all to c; for a
+feature with bins it adds 1 to one of them, and 1 to its class where classes are counted. Where sums are also computed
+by class, it adds the same once more to those of its class. With E = 1 where cells may be empty, and 2 C in place of C
+where there are sums by class, a sample contributes to all numbers together at most
 
     Delta^2  =  C (5/4 + E) [+ C (5/4 + E)]  +  features with bins  [+ 1, where classes are counted]:
 
-with zero in its place they differ by that length at most. Each gets Gaussian noise of standard deviation sigma Delta,
-which is one Gaussian mechanism of noise sigma. The number of samples is not hidden. What is made of these numbers tells
-no more. Of n samples, or as many as are there,
+Replacing a sample by zero changes the numbers by that length at most. Each number gets Gaussian noise of standard
+deviation sigma Delta, which is one Gaussian mechanism of noise sigma. The number of samples is not hidden. Results
+computed from these numbers reveal no more. With n samples, or n values of a channel,
 
     m = A / n cut to [-1, 1],    v = B / n + 1/2 - m^2 cut to [min(sigma Delta / n, 1), 1]
 
-are the mean and the variance of u as far as the noise leaves them; a variance below what noise has in it is not known,
-and values within [-1, 1] have none above 1. The payload has the sums that n samples of this mean and variance have. So
-no variance that anyone agrees on is negative, or nothing, because of noise. Counts are brought to whole numbers that
-samples can have, and few are told as none.
+are the mean and the variance of u as far as the noise leaves them; a variance below that of the noise is not known, and
+values within [-1, 1] have none above 1. The payload has the sums that n samples of this mean and variance have, so that
+noise never makes an agreed variance negative or zero. Counts are rounded to possible whole numbers, and few samples are
+reported as none.
 """
 
 from __future__ import annotations
@@ -63,15 +62,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StatisticsPrivacy:
-    """The `noise` in sums of values that lie between `bounds`, by channel, in units of what a sample has in them all at
-    most."""
+    """The noise that hides samples in sums of values within `bounds`, by channel. `noise` is in units of the
+    sensitivity, the most that one sample contributes to all sums."""
 
     noise: float
     bounds: Sequence[tuple[float, float]]
     stream: SecretStream
 
     def get_sensitivity(self, agreement: Agreement) -> float:
-        """Delta: what a sample has at most in all numbers together."""
+        """Returns Delta, the most that one sample contributes to all numbers together."""
         by_channel = 1.25 + agreement.counts_present
         times = 1 + agreement.correlations
         counted = sum(map(bool, agreement.edges)) + (agreement.class_counts or agreement.correlations)
@@ -81,7 +80,7 @@ class StatisticsPrivacy:
 def compute_hidden_statistics(
     x_NCHW: Images | FittedImages, y_N: Labels, num_classes: int, agreement: Agreement, privacy: StatisticsPrivacy
 ) -> dict[str, Array]:
-    """As `compute_statistics`, with noise that hides each sample's values, and which class it is of."""
+    """Returns the payload of `compute_statistics` with noise that hides each sample's values and its class."""
     payload = compute_statistics(x_NCHW[:0], y_N[:0], num_classes, agreement)
     if len(y_N) < agreement.min_count:
         return payload
@@ -139,7 +138,7 @@ def add_up_hidden(
     agreement: Agreement,
     bounds: Sequence[tuple[float, float]],
 ) -> dict[str, Floats]:
-    """What gets noise, by what it is."""
+    """Returns the sums and counts that noise is added to, by name."""
     low_C, high_C = np.array(bounds).T
     parts = {"moments": np.stack(sum_moments(x_NCHW, low_C, high_C, may_be_empty=agreement.counts_present))}
     is_there_NC = np.ones((len(y_N), len(low_C)), bool)
@@ -163,8 +162,8 @@ def add_up_hidden(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Site:
-    """What turns moments with noise of deviation `spread` into sums: what values lie between by channel, and how many
-    of each a sample has."""
+    """The terms by which a site's noisy moments are turned into sums: the `bounds` of values by channel, the number of
+    values that a sample has in each, and the `spread`, the noise's deviation."""
 
     bounds: Sequence[tuple[float, float]]
     num_values: int
@@ -174,7 +173,8 @@ class _Site:
     def make_sums(
         self, counts_C: NDArray[np.int64], firsts_C: Floats, seconds_C: Floats, *, most: int | None
     ) -> tuple[list[int], list[int]]:
-        """The sums and those of squares, by channel. Of all values of a category there are no more than `most`."""
+        """Returns the sums and the sums of squares, by channel. The counts of all values of a category add up to at
+        most `most`."""
         n_C = np.maximum(counts_C, 1)
         m_C = (firsts_C / n_C).clip(-1.0, 1.0)
         v_C = (seconds_C / n_C + 0.5 - m_C**2).clip(np.minimum(self.spread / n_C, 1.0), 1.0)
@@ -191,15 +191,15 @@ class _Site:
 
 
 def settle(counts: Floats, most: int | None) -> NDArray[np.int64]:
-    """Whole numbers from 0 on near these, no more than `most` together."""
+    """Rounds counts to whole numbers from 0 on, which add up to at most `most`."""
     whole = np.rint(counts).clip(0, MAX_WEIGHT).astype(np.int64)
     together = int(whole.sum())
     return whole if most is None or together <= most else whole * most // together
 
 
 def settle_classes(counts_K: Floats, all_: int, min_count: int) -> NDArray[np.int64]:
-    """As `settle`; 0 for fewer than `min_count`, and where so few are left that these would be in no class, they are in
-    the largest."""
+    """Settles counts as `settle` does, with 0 for a class below `min_count`. Where fewer than `min_count` samples are
+    then in no class, adds them to the largest."""
     settled = settle(counts_K, all_)
     settled[settled < min_count] = 0
     rest = all_ - int(settled.sum())
@@ -211,7 +211,7 @@ def settle_classes(counts_K: Floats, all_: int, min_count: int) -> NDArray[np.in
 def sum_moments(
     x_NCHW: Images | FittedImages, low_C: Floats, high_C: Floats, *, may_be_empty: bool = False
 ) -> tuple[Floats, Floats]:
-    """The sums over samples of a, and of b - 1/2, by channel; of an empty cell of a table nothing."""
+    """Returns the sums over samples of a, and of b - 1/2, by channel; an empty cell of a table adds nothing."""
     middle, half = ((part.reshape(1, -1, 1, 1)) for part in ((low_C + high_C) / 2, (high_C - low_C) / 2))
     firsts_C, seconds_C = np.zeros_like(low_C), np.zeros_like(low_C)
     step = max(1, CHUNK_VALUES // max(1, int(np.prod(x_NCHW.shape[1:]))))
@@ -228,8 +228,8 @@ def sum_moments(
 
 
 def _to_sums(num: int, low: float, high: float, m: float, v: float) -> tuple[int, int]:
-    """The sums that so many values between `low` and `high` have, and their squares, whose mean and variance are these
-    where `low` is -1 and `high` 1: in units and square units, and so that values can have them."""
+    """Returns the sum and the sum of squares of `num` values between `low` and `high`, given their mean m and variance
+    v on a scale where `low` is -1 and `high` is 1. Both are in units and square units, and possible for such values."""
     middle, half = (Fraction(low) + Fraction(high)) / 2, (Fraction(high) - Fraction(low)) / 2
     mean = middle + half * Fraction(m)
     total = round(num * mean * (1 << UNIT_BITS))

@@ -1,13 +1,13 @@
-"""The image cache: decoded images of a site in files of its own, memory-mapped, so that there may be more of them than
-memory, and a start decodes none twice.
+"""The image cache: a site's decoded images in memory-mapped files, so that they may be larger than memory, and a
+restart does not decode them again.
 
     <directory>/<key>.npy     the samples, uint8 or float32 [N, C, H, W], mode 0600
     <directory>/<key>.json    the highest value of 16 bits among them
 
-The key is a digest of what the samples are made of: the bytes of every image file in order, the rules, the shape and
-type, the decoder's version. So nothing here is ever out of date. What the data of today do not need is removed when
-they are read, and all of it where their source is gone. A file is written beside its place, whole and durable, and then
-renamed. What is here is made anew whenever it is missing, and stands in no backup.
+The key is a digest of everything that the samples are made of: the bytes of every image file in order, the rules, the
+shape and type, the decoder's version. So no file here is ever out of date. Files that the current data do not need are
+deleted when these are read, and all files once the source is gone. A file is written under another name, whole and
+durable, and then renamed. Missing files are made again, and none belongs in a backup.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ from ml.data.readers.images import describe_decoder
 from ml.errors import DataError
 
 DIRECTORY = "images"  # in a node's data directory
-MIN_BYTES = 64 << 20  # what takes less is decoded into memory, in seconds
-_VERSION = 1  # of what is written, and of how images are fitted
-_IN_TRAINING = 8  # bytes that a value takes in memory as it is brought to training: float32, twice
+MIN_BYTES = 64 << 20  # fewer are decoded into memory, in seconds
+_VERSION = 1  # of the files, and of the fitting of images
+_IN_TRAINING = 8  # bytes of memory that a value takes in training: float32, twice
 _UNFINISHED = ".part"
 
 _log = logging.getLogger(__name__)
 
 
 class ImageCache:
-    """The files in one directory, `max_bytes` of them at most; images that take less than `min_bytes` are not kept.
-    Whoever `prunes` leaves nothing there that it has not read."""
+    """A directory of decoded images, of at most `max_bytes`; images that take less than `min_bytes` are not kept. A
+    cache that `prunes` deletes files that it has not read."""
 
     def __init__(self, directory: Path, max_bytes: int, *, min_bytes: int = MIN_BYTES, prunes: bool = False) -> None:
         self.directory = directory
@@ -57,8 +57,8 @@ class ImageCache:
     def of_node(
         cls, data: Mapping[str, Any], data_dir: Path | str | None, *, prunes: bool = False
     ) -> ImageCache | None:
-        """That of a node with this `data` of its configuration; none where they are a part of a shared data set, or the
-        data directory is not there yet, or another user's."""
+        """Returns the cache of a node with this `data` of its configuration; None where the samples are a part of a
+        shared data set, or the data directory does not exist yet, or belongs to another user."""
         path = None if data_dir is None else Path(data_dir)
         if data.get("partition") is not None or path is None or not path.is_dir():
             return None
@@ -67,8 +67,8 @@ class ImageCache:
         return cls(path / DIRECTORY, round(float(data.get("cache_gb", 0)) * 1e9), prunes=prunes)
 
     def read(self, images: ImageSet, plan: Plan) -> tuple[Samples, float]:
-        """The samples, mapped where they are kept, and the highest value of 16 bits. Raises DataError where there is
-        room for them neither on disk nor in memory, before anything is taken."""
+        """Returns the samples, mapped where they are kept, and the highest value of those with 16 bits. Raises
+        DataError where there is room for them neither on disk nor in memory, before taking any."""
         if plan.num_bytes < self._min_bytes or not self._max_bytes:
             return images.read(plan)
         key = _compute_key(images, plan)
@@ -89,17 +89,18 @@ class ImageCache:
         return found
 
     def is_mapped(self, x_NCHW: Samples) -> bool:
-        """Whether samples lie in a file and take so much that training reads them from there, as those of an
-        uncompressed archive may, too."""
+        """Says whether samples are mapped from a file and so large that training reads them from there; samples of an
+        uncompressed archive can be, too."""
         return isinstance(x_NCHW, np.memmap) and x_NCHW.nbytes >= self._min_bytes
 
     def forget_lost(self, source: str | Path | None) -> None:
-        """Removes all, where it prunes and the images' source is gone."""
+        """Deletes all files, if this cache prunes and the images' source is gone."""
         if self._prunes and source is not None and not Path(source).exists():
             self.clear()
 
     def prune(self) -> None:
-        """Removes what was not read by this one, and what a writer that was ended has left, where it prunes."""
+        """Deletes files that this cache has not read, and unfinished files of a writer that was killed, if this cache
+        prunes."""
         if not self._prunes:
             return
         for path in self._list():
@@ -109,7 +110,7 @@ class ImageCache:
                 path.unlink(missing_ok=True)
 
     def clear(self) -> int:
-        """Removes all of it; the bytes that were taken."""
+        """Deletes all files, and returns the bytes that they took."""
         taken = 0
         for path in self._list():
             taken += path.stat().st_size
@@ -124,7 +125,7 @@ class ImageCache:
         return [path for path in self.directory.iterdir() if path.suffix in (".npy", ".json", _UNFINISHED)]
 
     def _find(self, key: str, plan: Plan) -> tuple[Samples, float] | None:
-        """What is kept under this key, None where that is nothing, or not what it should be."""
+        """Returns the samples that are kept under this key, None where there are none, or others than planned."""
         try:
             mapped = np.load(self.directory / f"{key}.npy", mmap_mode="r", allow_pickle=False)
             peak = json.loads((self.directory / f"{key}.json").read_text())["peak"]
@@ -134,7 +135,7 @@ class ImageCache:
         return (mapped, float(peak)) if is_whole else None
 
     def _say_lacking(self, plan: Plan) -> str | None:
-        """Why there is no room on disk, None where there is."""
+        """Returns the reason why there is no room on disk, None where there is room."""
         kept = sum(path.stat().st_size for path in self._list())
         if kept + plan.num_bytes > self._max_bytes:
             more = f", {show_gb(kept)} of which are taken" if kept else ""
@@ -152,7 +153,7 @@ class ImageCache:
             )
 
     def _write(self, key: str, images: ImageSet, plan: Plan) -> None:
-        """Raises DataError, and then there is no file."""
+        """Writes the samples. Raises DataError, and then leaves no file."""
         highest = 0.0
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -173,7 +174,7 @@ class ImageCache:
 
     @contextmanager
     def _written(self, name: str) -> Iterator[IO[bytes]]:
-        """A file that is there under this name once the context is left without an error."""
+        """Opens a file that gets this name once the context ends without an error."""
         descriptor, text = tempfile.mkstemp(prefix=f"{name}.", suffix=_UNFINISHED, dir=self.directory)  # of mode 0600
         path = Path(text)
         try:
@@ -202,7 +203,7 @@ def _compute_key(images: ImageSet, plan: Plan) -> str:
 
 
 def _remove_unfinished(path: Path) -> None:
-    """Unless somebody is writing it."""
+    """Deletes an unfinished file, unless a process is writing it."""
     with suppress(OSError), path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         path.unlink(missing_ok=True)

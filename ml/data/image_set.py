@@ -1,9 +1,8 @@
-"""The image files of one split, looked at by their headers first and decoded one by one then.
+"""The image files of one split: first their headers are read, then they are decoded one by one.
 
-What becomes of all of them is planned before memory or disk is taken. They stay uint8 as long as none has to change:
-another size, colour made grey, or grey of 16 bits makes all of them float32, unless the site's rules say that what has
-changed is rounded to 8 bits. Grey among colour is repeated. Without a shape to bring them to they must be of one size,
-and are in colour where any is.
+The form of all images is planned before memory or disk is taken. They stay uint8 as long as none changes: another size,
+colour made grey, or grey of 16 bits makes all of them float32, unless the site's rules round changed images to 8 bits.
+Grey among colour is repeated. Without a shape to fit them to, they must be of one size, and are in colour where any is.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from ml.data.memory import validate_fits
 from ml.data.readers.images import AS_THEY_ARE, WHITE, GetEncoded, ImageRules, decode_image, hash_encoded, read_header
 from ml.errors import DataError
 
-_DARK_BITS = 14  # grey of 16 bits that needs no more is of a device with fewer
+_DARK_BITS = 14  # grey of 16 bits that uses no more is of a device with fewer
 _LEAST_BITS = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What the headers of images say: the first image of each shape, how many are of 16 bits, how many have several
-    pages, and how many pages one has at most."""
+    """A summary of the headers of images: the first image of each shape, how many have 16 bits, how many have several
+    pages, and the most pages of any."""
 
     count: int
     firsts: Mapping[Shape, int]
@@ -39,15 +38,15 @@ class Survey:
 
     @property
     def shape(self) -> Shape:
-        """The first image's size, in colour if any is."""
+        """The size of the first image, with three channels if any image is in colour."""
         _, height, width = next(iter(self.firsts))
         return max(channels for channels, _, _ in self.firsts), height, width
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What images become: `count` samples of one shape and type. `survey` is of all images that are made alike, of
-    which these may be some."""
+    """The form that images are decoded to: `count` samples of one shape and type. `survey` is that of all images which
+    are decoded alike, of which these may be some."""
 
     survey: Survey
     count: int
@@ -61,7 +60,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImageSet:
-    """Images by number: those at `rows` of what `open_encoded()` gives, made into pixels by `rules`. `locate(i)` is the
+    """Images by number: those at `rows` of the ones that `open_encoded()` opens, decoded by `rules`. `locate(i)` is the
     place of image i, `place` that of all."""
 
     place: str
@@ -74,20 +73,20 @@ class ImageSet:
         return len(self.rows)
 
     def select(self, rows: NDArray[np.int64]) -> ImageSet:
-        """These of them, in this order."""
+        """Returns these images, in this order."""
         return replace(self, rows=self.rows[rows], locate=lambda i: self.locate(int(rows[i])))
 
     def get_digests(self) -> list[bytes]:
-        """SHA-256 of each as it lies there. Raises DataError."""
+        """Returns the SHA-256 of each encoded image. Raises DataError."""
         get_encoded = self.open_encoded()
         return [hash_encoded(get_encoded(row), self.locate(i)) for i, row in enumerate(self.rows.tolist())]
 
     def get_first_shape(self) -> Shape:
-        """[C, H, W] of the first image, by its header. Raises DataError."""
+        """Returns [C, H, W] of the first image, by its header. Raises DataError."""
         return read_header(self.open_encoded()(int(self.rows[0])), self.locate(0), self.rules).shape
 
     def survey(self) -> Survey:
-        """What the headers of all say. Raises DataError for one that is no image."""
+        """Reads the headers of all images. Raises DataError for one that is no image."""
         get_encoded, firsts = self.open_encoded(), dict[Shape, int]()
         num_deep = num_paged = most_pages = 0
         for i, row in enumerate(self.rows.tolist()):
@@ -99,7 +98,7 @@ class ImageSet:
         return Survey(len(self), firsts, num_deep, num_paged, most_pages)
 
     def plan(self, shape: Shape | None) -> Plan:
-        """What they become where each is made `shape`, or as they are without one. Raises DataError."""
+        """Plans how the images are decoded: each fitted to `shape` or, without one, unchanged. Raises DataError."""
         survey = self.survey()
         wanted = survey.shape if shape is None else shape
         is_alike = not survey.num_deep
@@ -118,8 +117,8 @@ class ImageSet:
         return Plan(survey, len(self), wanted, np.dtype(np.uint8) if is_bytes else np.dtype(np.float32))
 
     def decode(self, plan: Plan) -> Iterator[tuple[Samples, float]]:
-        """Each as [1, C, H, W] of the plan, in order, and of 16 bits its highest value, as a part of white. Raises
-        DataError."""
+        """Yields each image as [1, C, H, W] by the plan, in order, with its highest value as a share of white if it has
+        16 bits. Raises DataError."""
         get_encoded = self.open_encoded()
         for i, row in enumerate(self.rows.tolist()):
             image = decode_image(get_encoded(row), self.locate(i), rules=self.rules)[None]
@@ -131,7 +130,7 @@ class ImageSet:
         if plan.dtype != np.uint8:
             return fit(image, plan.shape)
         if image.dtype == np.uint8 and _is_alike((channels, height, width), plan.shape):
-            return image  # grey is repeated where it is laid into colour
+            return image  # writing it into colour repeats grey
         if self.rules.is_rounded:
             return round_to_bytes(fit(image, plan.shape))
         raise DataError(
@@ -140,7 +139,7 @@ class ImageSet:
         )
 
     def read(self, plan: Plan) -> tuple[Samples, float]:
-        """All of them [N, C, H, W] in memory, and the highest value of 16 bits. Raises DataError."""
+        """Returns all images [N, C, H, W] in memory, and the highest value of those with 16 bits. Raises DataError."""
         validate_fits(plan.num_bytes, f"{self.place}: {plan.count} images made {list(plan.shape)}")
         stacked: Samples = np.empty((plan.count, *plan.shape), plan.dtype)
         highest = 0.0
@@ -150,7 +149,7 @@ class ImageSet:
         return stacked, highest
 
     def describe(self, survey: Survey, peak: float) -> list[Finding]:
-        """What is odd about them, with its remedy."""
+        """Returns findings about odd images, each with its remedy."""
         found = []
         if survey.num_paged and self.rules.page is None:
             found.append(
@@ -174,5 +173,5 @@ class ImageSet:
 
 
 def _is_alike(got: Shape, wanted: Shape) -> bool:
-    """Whether bytes can be copied as they are: same size, same channels or grey into colour."""
+    """Says whether bytes can be copied unchanged: same size, same channels or grey into colour."""
     return got[1:] == wanted[1:] and got[0] in (1, wanted[0])

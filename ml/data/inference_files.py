@@ -1,11 +1,11 @@
-"""Inference files: samples that a model is asked to classify. A label is welcome and not needed.
+"""Inference files: samples for a model to classify. Labels are optional.
 
-    .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels in `y`, if it is there
+    .npz        `x`: [N, C, H, W], [N, H, W], [N, H, W, C] or [N, F], or one sample alone; labels, if any, in `y`
     .csv        or .tsv, also gzipped: a header, and a column for each feature; labels in column `label`, or another
     images      .png, .jpg and what else `ml.data.readers.images` decodes: one sample each
 
-Each file is one `InferenceFile`. What is in it must be fit for genesis' input; it is made into that by whoever has the
-model.
+Each file is one `InferenceFile`. Its samples must be fit for genesis' input; whoever has the model fits and normalises
+them.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from ml.tasks import CLASSIFICATION
 
 ARCHIVE = ".npz"
 DEFAULT_LABEL = "label"
-Columns = str | tuple[str, ...]  # of labels: one, or of other tasks than classification several
-AS_USUAL = DataSource()  # whose files are like anybody's
+Columns = str | tuple[str, ...]  # names of label columns: one, or several for tasks other than classification
+AS_USUAL = DataSource()  # a source with default settings
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InferenceFile:
-    """The samples of one file as they lie there, uint8 or float32 [N, C, H, W].
+    """The samples of one file, not normalised, uint8 or float32 [N, C, H, W].
 
-    `rows`: where in the file each stands, by its place in the archive or its line of the table; None for an image.
-    `labels`: what the file itself says they are, [N] or by the task [N, T], None where it says nothing.
-    `passed_over`: the columns of a table that the run does not name. `num_empty`: how many cells of each row are empty,
-    [N], of the `num_columns` that the run takes; None of what is no table. `columns` are all of a table's, and `by` has
-    the cells of the one that was asked for, [N].
+    `rows` are the places of the samples in the file: in an archive by number, in a table by line; None for an image.
+    `labels` are those in the file itself, [N] or by the task [N, T], None where it has none. `passed_over` are the
+    columns of a table that the run does not name. `num_empty` counts the empty cells of each row, [N], among the
+    `num_columns` that the run takes; None where the file is no table. `columns` are all columns of a table, and `by`
+    has the cells of the one that the caller named, [N].
     """
 
     path: Path
@@ -69,24 +69,24 @@ class InferenceFile:
 
 @dataclass(frozen=True, slots=True)
 class Most:
-    """The most that is taken of one file: samples, and bytes of what they are unpacked to."""
+    """The limits of one file: its samples, and the bytes that they are unpacked to."""
 
     num_samples: int
     num_bytes: int
 
     def validate_count(self, count: int, place: str) -> None:
-        """Raise DataError for more samples."""
+        """Raises DataError for more samples."""
         if count > self.num_samples:
             raise DataError(f"{place}: expected at most {self.num_samples} samples in one file, got {count}")
 
 
 def is_table(path: Path) -> bool:
-    """Whether a file is a table of text, by its name."""
+    """Says whether a file is a table of text, by its name."""
     return path.name.lower().endswith(ENDINGS)
 
 
 def validate_kind(path: Path) -> None:
-    """Raise DataError unless `path` is a file, and of a kind that can hold samples."""
+    """Raises DataError unless `path` is a file, and of a kind that can hold samples."""
     if path.suffix.lower() not in (ARCHIVE, *SUFFIXES) and not is_table(path):
         raise DataError(f"{path}: expected an .npz, a .csv or an image file ({', '.join(sorted(SUFFIXES))})")
     if not path.is_file():
@@ -96,8 +96,8 @@ def validate_kind(path: Path) -> None:
 def list_labelled_files(
     path: Path, classes: tuple[str, ...], task: str = CLASSIFICATION
 ) -> list[tuple[Path, str | None]]:
-    """`path` itself; or, of a directory that holds one for each class, all images in them, each with its class. Raises
-    DataError for any other directory."""
+    """Returns `path` itself or, for a directory with a directory for each class, all images in them, each with its
+    class. Raises DataError for any other directory."""
     if not path.is_dir():
         return [(path, None)]
     if task != CLASSIFICATION:
@@ -127,15 +127,15 @@ def read_inference_file(
     by: str | None = None,
     most: Most | None = None,
 ) -> InferenceFile:
-    """The samples in `path`, for a model that takes `shape` and knows `classes`; of an image it may be known that it is
-    of `class_name`.
+    """Reads the samples in `path`, for a model that takes `shape` and has `classes`; the class of an image may be given
+    as `class_name`.
 
-    `label` names the column of a table's labels, which must be there; without it that is `default_label`, if it is
-    there. `table` says what its columns become, and `meaning` which labels stand for each class. By `task` there may be
-    several columns of labels or targets, `classes` being their names. `source` says what the site's own files are like,
-    and `by` names a column of a table whose cells are to come along, whether or not the run takes it.
-    Of a file that comes from elsewhere there is a `most`, which holds before anything is unpacked. Raises DataError
-    naming the place of what is broken or unfit.
+    `label` names the column of a table's labels, which must exist; without it that is `default_label`, if it exists.
+    `table` says what its columns become, and `meaning` which labels stand for each class. For other tasks there may be
+    several columns of labels or targets, whose names are `classes`. `source` says how the site's own files are written,
+    and `by` names a column of a table whose cells are returned too, used by the run or not. A file from elsewhere has
+    the limits `most`, which are checked before anything is unpacked. Raises DataError naming the place of what is
+    broken or unfit.
     """
     validate_kind(path)
     if by is not None and not is_table(path):
@@ -161,7 +161,7 @@ def read_inference_file(
 
 
 def validate_samples(x_NCHW: Samples, shape: Shape, place: str = "samples", *, takes_empty: bool = False) -> None:
-    """Raise DataError unless these are numbers that can be fitted to `shape`, or not a number where that stands for an
+    """Raises DataError unless these are numbers that can be fitted to `shape`, or not-a-number where that stands for an
     empty cell."""
     if x_NCHW.dtype not in (np.uint8, np.float32) or x_NCHW.ndim != 4:
         raise DataError(f"{place}: expected uint8 or float32 [N, C, H, W], got {x_NCHW.dtype} {list(x_NCHW.shape)}")
@@ -187,7 +187,7 @@ def _read_archive(path: Path, shape: Shape, named: _Named, most: Most | None = N
     classes, task = named.classes, named.task
     file = NpzFile.open(path, None if most is None else most.num_bytes)
     if most is not None:
-        unread = np.broadcast_to(np.uint8(0), file.get_shape("x"))  # of one byte, whatever its shape
+        unread = np.broadcast_to(np.uint8(0), file.get_shape("x"))  # takes one byte, whatever its shape
         most.validate_count(len(lay_out(unread, shape)) if unread.ndim else 0, file.get_place("x"))
     x_NCHW = to_samples(lay_out(file.read("x"), shape), file.get_place("x"))
     labels: AnyLabels | None = None
@@ -203,7 +203,7 @@ def _read_archive(path: Path, shape: Shape, named: _Named, most: Most | None = N
 
 
 def lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
-    """With the samples along the first axis: what is exactly of a sample's shape is one, and stands alone."""
+    """Returns the array with the samples along the first axis: an array of exactly a sample's shape is one sample."""
     channels, height, width = shape
     of_one: set[tuple[int, ...]] = {shape, (height, width, channels)} if shape[1:] != (1, 1) else {shape, (channels,)}
     if channels == 1:
@@ -211,7 +211,7 @@ def lay_out(array: NDArray[np.generic], shape: Shape) -> NDArray[np.generic]:
     if array.shape in of_one:
         array = array[None]
     if shape[1:] == (1, 1) and array.shape[1:] == shape:
-        return array.reshape(len(array), channels)  # or the features would be taken for the rows of images
+        return array.reshape(len(array), channels)  # otherwise features would look like rows of an image
     return array
 
 
@@ -245,14 +245,14 @@ def _read_table(
 
 
 def _clear(cells: Sequence[Any], name: str, table: TableInput) -> Sequence[Any]:
-    """A column, which need not be one of the run's, without what the run takes for empty."""
+    """Returns a column, whether or not the run uses it, with None for each cell that the run treats as empty."""
     return table.clear(cells, next((own for own in table.columns or () if own.name == name), Column(name)))
 
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """The names by which the labels of a table are found, and of the classes that they are; `meaning` has the labels
-    that stand for each class, where these are not its name."""
+    """The names by which the labels of a table are found, and the names of the classes; `meaning` has the labels that
+    stand for each class, where these are not its name."""
 
     classes: tuple[str, ...]
     label: Columns | None
@@ -270,7 +270,7 @@ def _read_cells(
     table: TableInput,
     locate: Locate,
 ) -> InferenceFile:
-    """The samples of a table whose columns are matched by name."""
+    """Reads the samples of a table whose columns are matched by name."""
     found = _find_labels(path, list(cells), named)
     own = {name: column for name, column in cells.items() if name not in found}
     chosen = table.choose(list(own), path)
@@ -286,7 +286,7 @@ def _read_cells(
 
 
 def _check_number(path: Path, header: Sequence[str], found: Sequence[str], shape: Shape) -> None:
-    """Raise DataError unless there is a column for each feature, which go by their place."""
+    """Raises DataError unless there is a column for each feature, matched by their places."""
     own = [name for name in header if name not in found]
     if len(own) != shape[0]:
         is_label = not found and len(own) > shape[0]
@@ -299,7 +299,7 @@ def _check_number(path: Path, header: Sequence[str], found: Sequence[str], shape
 def _read_labels(
     path: Path, cells: Mapping[str, Sequence[Any]], found: Sequence[str], named: _Named, locate: Locate
 ) -> AnyLabels | None:
-    """What the columns `found` say that samples are; None where they say nothing."""
+    """Reads the labels in the columns `found`; None where all are empty."""
     texts = {name: [to_label(cell) for cell in cells[name]] for name in found}
     if not any(any(column) for column in texts.values()):
         return None
@@ -311,7 +311,7 @@ def _read_labels(
 
 
 def _find_labels(path: Path, header: Sequence[str], named: _Named) -> tuple[str, ...]:
-    """The columns of a table with labels or targets; none where it has none."""
+    """Returns the columns of a table with labels or targets; empty where it has none."""
     asked = (named.label,) if isinstance(named.label, str) else named.label
     for name in asked or ():
         if name not in header:
@@ -325,14 +325,14 @@ def _find_labels(path: Path, header: Sequence[str], named: _Named) -> tuple[str,
 
 
 def _arrange(place: str, y_NT: Outputs, names: tuple[str, ...], source: DataSource) -> AnyLabels:
-    """The outputs of a file in the order of the model's."""
+    """Returns the outputs of a file in the order of the model's."""
     nothing = np.empty((0, 1, 1, 1), np.float32)
     part = Part(place, y_NT, (1, 1, 1), lambda _: nothing, lambda i: place, outputs=names)
     return arrange([part], source)[0][0]
 
 
 def _number(path: Path, raw: RawLabels, names: tuple[str, ...] | None, named: _Named, locate: Locate) -> Labels:
-    """The labels of a file as indices into the model's classes."""
+    """Returns the labels of a file as indices into the model's classes."""
     nothing = np.empty((0, 1, 1, 1), np.float32)
     part = Part(str(path), raw, (1, 1, 1), lambda _: nothing, locate)
     if named.meaning is not None:

@@ -1,8 +1,8 @@
-"""The keys that a source's samples are known by, and the sides that its own column gives them.
+"""The keys that identify a source's samples, and the sides that a column of it sets.
 
-A table's columns that say so (`data.group`, `data.id`, `data.split`) are no features. The content of a row is its cells
-in the columns that are features, in the order of their names, each as a float32 or as text; that of an image are its
-bytes as it lies there; that of anything else the sample's own.
+A table's columns for this (`data.group`, `data.id`, `data.split`) are no features. The content of a row is its cells in
+the columns that are features, in the order of their names, each as a float32 or as text; that of an image is its
+encoded bytes; that of anything else the sample's own bytes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Keys:
 
 
 def set_aside(part: Part, source: DataSource) -> Part:
-    """The part without the columns by which its samples are known or split among its features. Raises DataError."""
+    """Returns the part without the columns that identify or split its samples among its features. Raises DataError."""
     named = source.aside
     cells = part.cells
     if cells is None or not named:
@@ -64,7 +64,7 @@ def set_aside(part: Part, source: DataSource) -> Part:
 
 
 def read_sides(part: Part, source: DataSource) -> NDArray[np.str_] | None:
-    """The side of each sample by the column `data.split`, None where there is none. Raises DataError."""
+    """Reads the side of each sample from the column `data.split`, None where none is set. Raises DataError."""
     if source.split is None:
         return None
     sides = []
@@ -79,7 +79,7 @@ def read_sides(part: Part, source: DataSource) -> NDArray[np.str_] | None:
 
 
 def read_keys(part: Part, source: DataSource, x_NCHW: Samples | None = None) -> Keys:
-    """The keys of a part's samples. `x_NCHW` are these as they were read, if they were. Raises DataError."""
+    """Returns the keys of a part's samples. `x_NCHW` are the samples, if they were read already. Raises DataError."""
     contents = read_contents(part, x_NCHW)
     named = read_groups(part, source)
     if named is None and source.id is not None:
@@ -88,7 +88,7 @@ def read_keys(part: Part, source: DataSource, x_NCHW: Samples | None = None) -> 
 
 
 def read_groups(part: Part, source: DataSource) -> list[bytes] | None:
-    """The group of each sample, None where nobody says any. Raises DataError."""
+    """Returns the group of each sample, None where there are no groups. Raises DataError."""
     if source.group is None:
         return None if part.groups is None else [b"group " + str(own).encode() for own in part.groups]
     if part.groups is not None:
@@ -105,7 +105,7 @@ def read_groups(part: Part, source: DataSource) -> list[bytes] | None:
 
 
 def read_contents(part: Part, x_NCHW: Samples | None = None) -> list[bytes]:
-    """SHA-256 of each sample. Raises DataError."""
+    """Returns the SHA-256 of each sample. Raises DataError."""
     if part.get_digests is not None:
         return part.get_digests()
     if part.cells is not None:
@@ -123,13 +123,13 @@ def hash_samples(x_NCHW: Samples) -> list[bytes]:
 
 
 def hash_rows(cells: Cells) -> list[bytes]:
-    """SHA-256 of each row of these columns: whatever their order, and whatever file they are in."""
+    """Returns the SHA-256 of each row of these columns, independent of their order and of the file."""
     columns = [_encode_cells(cells[name]) for name in sorted(cells)]
     return [sha256(b"".join(row)).digest() for row in zip(*columns, strict=True)]
 
 
 def _encode_cells(cells: Sequence[Any]) -> list[bytes]:
-    """Each cell in a form of its own: a number as float32, nothing, or a text."""
+    """Encodes each cell as a number in float32, as empty, or as text, in different forms."""
     values_N, is_text = parse_numbers(cells)
     with np.errstate(over="ignore"):
         raw = (values_N + 0.0).astype("<f4").tobytes()
@@ -143,7 +143,8 @@ def _encode_cells(cells: Sequence[Any]) -> list[bytes]:
 
 
 def _read_named(part: Part, names: Sequence[str], key: str) -> list[bytes]:
-    """What a row's cells in these columns name it. Raises DataError for a row that has nothing there."""
+    """Returns the name of each row, joined of its cells in these columns. Raises DataError for a row with an empty cell
+    there."""
     columns = _get_columns(part, names, key)
     for name, cells in zip(names, columns, strict=True):
         for i, cell in enumerate(cells):
@@ -165,7 +166,7 @@ def _get_columns(part: Part, names: Sequence[str], key: str) -> list[Sequence[An
 
 
 def _read_paths(part: Part, paths: Sequence[str], source: DataSource) -> list[str]:
-    """The group of each file: the folder above it, or what a pattern's groups find in its path."""
+    """Returns the group of each file: the folder above it, or the part of its path that a pattern's groups match."""
     pattern = "/".join(source.group or ())
     if pattern == PARENT:
         return [path.split("/")[-2] if "/" in path else "" for path in paths]

@@ -1,6 +1,6 @@
 """Labels as numbers: a source's own classes, or those of genesis' list, matched by name.
 
-Where a class of genesis has labels that mean it (`{no: [0], yes: [1, 2]}`) these stand in the data in its place.
+Where a class of genesis lists labels (`{no: [0], yes: [1, 2]}`) these replace its name in the data.
 
 Whole numbers without names stand for the classes of those names where genesis' classes are numbers too ("0", "1", …),
 and are indices into its list otherwise.
@@ -25,7 +25,7 @@ from ml.errors import DataError
 from ml.seeding import numpy_rng
 
 MAX_CLASSES = 65_536
-MAX_TABLE_CLASSES = 100  # different labels of a table that nobody has listed
+MAX_TABLE_CLASSES = 100  # different labels of a table without a list of classes
 IS_REGRESSION = "; is this a regression? task: regression learns numbers"
 BOOLEANS = ("False", "True")  # the classes of a column of truth values, as pandas writes them
 _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
@@ -34,9 +34,10 @@ _NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 def number_labels(
     parts: Sequence[Part], names: Sequence[str] | None, classes: Sequence[str] | None
 ) -> tuple[list[Labels], tuple[str, ...]]:
-    """Each part's labels as indices into the classes, which are `classes` if given, and the source's own otherwise.
+    """Returns each part's labels as indices into the classes, and the classes: `classes` if given, and the source's own
+    otherwise.
 
-    The source's own are `names`, or else the labels there are, sorted; for numbers all from 0 to the largest, or from 1
+    The source's own are `names`, or else the labels that occur, sorted; numbers count from 0 to the largest, or from 1
     where no 0 occurs. Raises DataError with the place of the first label that has no class.
     """
     if names is None and classes is not None and tuple(classes) == ("0", "1"):
@@ -69,8 +70,9 @@ def number_labels(
 def number_by_meaning(
     parts: Sequence[Part], names: Sequence[str] | None, classes: Mapping[str, Sequence[str]]
 ) -> tuple[list[Labels], tuple[str, ...]]:
-    """Each part's labels as indices into the classes, each of which has the labels that mean it. A whole number is the
-    same however it is written. Raises DataError with the place of the first label that means none."""
+    """Returns each part's labels as indices into the classes, each of which lists the labels that stand for it. A whole
+    number is the same however it is written. Raises DataError with the place of the first label that stands for
+    none."""
     labels, own = number_labels(parts, names, None)
     place = {_unify(label): i for i, meaning in enumerate(classes.values()) for label in meaning}
     table = np.array([place.get(_unify(name), -1) for name in own], np.int64)
@@ -85,7 +87,7 @@ def number_by_meaning(
 
 
 def _unify(label: str) -> str:
-    """A label as it is, or as a whole number is usually written."""
+    """Returns a label unchanged, or in the usual spelling of a whole number."""
     label = tidy(label)
     try:
         number = float(label)
@@ -95,14 +97,14 @@ def _unify(label: str) -> str:
 
 
 def to_text(names: Sequence[str], place: str) -> NDArray[np.str_]:
-    """Names of classes as an array, in which each takes as much as the longest. Raises DataError where that is more
-    than there is."""
+    """Returns names of classes as an array, in which each takes as much room as the longest. Raises DataError where
+    that is more than there is."""
     validate_fits(4 * len(names) * max(map(len, names), default=0), place)
     return np.array(names, np.str_)
 
 
 def validate_are_classes(parts: Sequence[Part]) -> None:
-    """Raise DataError where a table's labels, which nobody has listed, look like measurements or identifiers."""
+    """Raises DataError where a table's labels, without a list of classes, look like measurements or identifiers."""
     if not parts or parts[0].shape[1:] != (1, 1):
         return
     place, labels = (
@@ -123,7 +125,7 @@ def validate_are_classes(parts: Sequence[Part]) -> None:
 
 
 def _has_fractions(labels: Sequence[str]) -> bool:
-    """Whether all are finite numbers, and some of them not whole."""
+    """Says whether all labels are finite numbers, and some of them not whole."""
     try:
         numbers = [float(label) for label in labels]
     except ValueError:
@@ -132,13 +134,13 @@ def _has_fractions(labels: Sequence[str]) -> bool:
 
 
 def are_numbers(names: Iterable[object]) -> bool:
-    """Whether these names of classes are whole numbers, written as numbers are."""
+    """Says whether these names of classes are whole numbers in their usual spelling."""
     return all(_NUMBER.fullmatch(str(name)) for name in names)
 
 
 def choose_held_out(y_N: AnyLabels) -> NDArray[np.bool_]:
-    """The indices of samples that test a source without a test set: a fifth of each class, at least one of two, the
-    same ones whenever it is read. Of labels or targets [N, T] it is a fifth of all."""
+    """Returns a mask of the samples that test a source without a test set: a fifth of each class, at least one of two,
+    the same samples on each call. Of labels or targets [N, T] it is a fifth of all."""
     if y_N.ndim == 2:
         y_N = np.zeros(len(y_N), np.int64)
     is_test = np.zeros(len(y_N), np.bool_)
@@ -177,7 +179,7 @@ def _number_integers(
 
 
 def _count_booleans(part: Part) -> Part:
-    """Truth values as 0 and 1, where the classes are called so."""
+    """Returns the part with truth values as 0 and 1, where these are the names of the classes."""
     if part.labels.dtype.kind != "U" or not np.isin(part.labels, BOOLEANS).all():
         return part
     return replace(part, labels=(part.labels == BOOLEANS[1]).astype(np.int64))

@@ -1,8 +1,9 @@
 """Samples that training reads from a file as it needs them, in the form of a tensor.
 
-What asks for some rows of them (`index_select`, an index, the mean over samples) gets a tensor of these, and a slice or
-a split reads nothing. Any other operation reads all that it is called with. So a method that goes over its samples in
-batches or chunks needs memory for one of these, whatever the file holds, and one that does not is right all the same.
+An operation that reads some rows (`index_select`, an index, the mean over samples) returns a tensor of these, and a
+slice or a split reads nothing. Any other operation reads all rows that it is called with. So a method that reads its
+samples in batches or chunks needs memory for one of these, however large the file is; other methods work too, and need
+memory for all.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ _aten = torch.ops.aten
 
 
 class MappedSamples(Tensor):
-    """Float32 [N, C, H, W] on a device: `images`, of which `make` makes tensors there when they are read."""
+    """Samples that tensors are made of on demand, float32 [N, C, H, W] on a device: `make` turns `images` into tensors
+    there when they are read."""
 
     _fitted: FittedImages
     _make: Callable[[Images], Tensor]
@@ -39,15 +41,15 @@ class MappedSamples(Tensor):
         return f"MappedSamples({list(self.shape)})"
 
     def pick(self, rows: Any) -> MappedSamples:
-        """Those at `rows`, or of a slice, which are not read yet."""
+        """Returns the samples at `rows`, or of a slice, without reading them."""
         return MappedSamples(self._fitted[rows], self._make, self.device)
 
     def read(self) -> Tensor:
-        """All of them."""
+        """Reads all samples."""
         return self._make(np.asarray(self._fitted))
 
     def chunks(self) -> Sequence[MappedSamples]:
-        """All of them, so many at a time as are read at once."""
+        """Splits the samples into chunks, each of which is read at once."""
         size = get_chunk(self.shape)
         return [self.pick(slice(start, start + size)) for start in range(0, len(self), size)]
 
@@ -64,7 +66,7 @@ class MappedSamples(Tensor):
 
 
 def _answer(own: MappedSamples, func: Any, args: Sequence[Any]) -> Any:
-    """What an operation over rows gives, None for any other one."""
+    """Returns the result of an operation over rows, None for any other operation."""
     if func in (_aten.detach.default, _aten.alias.default):
         return own.pick(slice(None))
     match func, args:
@@ -87,7 +89,8 @@ def _answer(own: MappedSamples, func: Any, args: Sequence[Any]) -> Any:
 
 
 def _average(own: MappedSamples, keepdim: bool) -> Tensor:
-    """The mean over samples. It is summed in float64, so that it hardly depends on how many are read at a time."""
+    """Returns the mean over samples. It is summed in float64, so that it hardly depends on how many are read at a
+    time."""
     total = torch.zeros(own.shape[1:], dtype=torch.float64, device=own.device)
     for chunk in own.chunks():
         total += chunk.read().double().sum(0)

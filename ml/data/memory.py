@@ -1,7 +1,8 @@
-"""The memory that this process may still take, and the refusal of what would take more.
+"""The memory that this process may still take, and errors for data that would need more.
 
-A few bytes of a file can stand for more than any machine has. So each reader says here what a file would take, by its
-header, before it unpacks it. Where a header cannot be held to what follows, the unpacking itself is `bounded`.
+A few bytes of a file can unpack to more than any machine's memory. So each reader checks here the size in a file's
+header before it unpacks the file. Where a header cannot be compared with the content, the unpacking itself is
+`bounded`.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ from pathlib import Path
 
 from ml.errors import DataError
 
-SMALL_BYTES = 16 << 20  # that are there, or nothing else would run either
+SMALL_BYTES = 16 << 20  # so few are always free, or nothing else would run either
 _ROOT = Path("/")
 _GROUPS = (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes"))
-_CACHE = ("active_file", "inactive_file")  # of files: counted as used, and given up as soon as it is needed
-_KILLED = ("memory.events", "memory.oom_control")  # where each version counts
+_CACHE = ("active_file", "inactive_file")  # memory of files: counts as used, and is freed on demand
+_KILLED = ("memory.events", "memory.oom_control")  # the file in which each version counts
 _turn = threading.Lock()  # a process has one limit
 
 
 def validate_fits(num_bytes: int, place: str) -> None:
-    """Raise DataError where so much would be more than there is."""
+    """Raises DataError where this many bytes are more than the free memory."""
     if num_bytes <= SMALL_BYTES:
         return
     free = get_free_bytes()
@@ -33,7 +34,7 @@ def validate_fits(num_bytes: int, place: str) -> None:
 
 @contextmanager
 def bounded(place: str) -> Iterator[None]:
-    """Meanwhile this process gets no more memory than there is; one caller at a time is held to it. Raises DataError
+    """Limits this process to the free memory within the context; one caller at a time is limited. Raises DataError
     where that is not enough."""
     free = get_free_bytes()
     if free is None or not _turn.acquire(blocking=False):
@@ -51,8 +52,8 @@ def bounded(place: str) -> Iterator[None]:
 
 
 def limit_memory(num_bytes: int, *, hard: int | None = None) -> None:
-    """Lets this process take so much more from now on, and no more than it might before; for good unless `hard` says
-    up to where that can be lifted again."""
+    """Lets this process take so many more bytes, and never more than before; for good, unless `hard` is the limit up to
+    which that can be lifted again."""
     soft, most = resource.getrlimit(resource.RLIMIT_AS)
     limit = _read_taken(_ROOT) + num_bytes
     for other in (soft, most):
@@ -61,8 +62,8 @@ def limit_memory(num_bytes: int, *, hard: int | None = None) -> None:
 
 
 def get_free_bytes(root: Path = _ROOT) -> int | None:
-    """The least of what the machine, this process's control groups and its own limit leave, swap included; None where
-    the system does not say."""
+    """Returns the least of what the machine, this process's control groups and its own limit leave, swap included; None
+    where the system does not say."""
     try:
         rows = (line.split() for line in (root / "proc/meminfo").read_text().splitlines())
         machine = {row[0]: int(row[1]) * 1024 for row in rows if len(row) > 1}
@@ -74,7 +75,7 @@ def get_free_bytes(root: Path = _ROOT) -> int | None:
         return None
     for group in _list_groups(root):
         for most, used in _GROUPS:
-            with suppress(OSError, LookupError, ValueError):  # no limit there, or another version's names
+            with suppress(OSError, LookupError, ValueError):  # no limit, or the names of another version
                 rows = (line.split() for line in (group / "memory.stat").read_text().splitlines())
                 cached = sum(int(row[1]) for row in rows if row[0] in _CACHE)
                 found.append(int((group / most).read_text()) - int((group / used).read_text()) + cached)
@@ -82,8 +83,8 @@ def get_free_bytes(root: Path = _ROOT) -> int | None:
 
 
 def count_killed(root: Path = _ROOT) -> int | None:
-    """How many processes the kernel has ended for want of memory: in this process's control groups, or where these do
-    not say, on the machine; None where neither does."""
+    """Returns how many processes the kernel has killed for want of memory: in this process's control groups or, where
+    these do not say, on the machine; None where neither does."""
     counts = [_read_count(group / name) for group in _list_groups(root) for name in _KILLED]
     found = [count for count in counts if count is not None]
     return max(found) if found else _read_count(root / "proc/vmstat")
@@ -103,17 +104,17 @@ def show_mib(num_bytes: int) -> str:
 
 
 def show_gb(num_bytes: int) -> str:
-    """`3.9 GB`, of 10^9 bytes."""
+    """Formats bytes as `3.9 GB`, of 10^9 bytes."""
     return f"{num_bytes / 1e9:,.1f} GB"
 
 
 def _read_taken(root: Path) -> int:
-    """The size of this process's address space, which its limit is about."""
+    """Returns the size of this process's address space, which its limit applies to."""
     return int((root / "proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _list_groups(root: Path) -> Iterator[Path]:
-    """The directories of this process's control groups, each with those above it."""
+    """Yields the directories of this process's control groups, each with those above it."""
     lines: list[str] = []
     with suppress(OSError):
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -122,4 +123,4 @@ def _list_groups(root: Path) -> Iterator[Path]:
         if controllers in ("", "memory"):
             top = root / "sys/fs/cgroup" / controllers
             own = Path(path.lstrip("/"))
-            yield from (top / above for above in (own, *own.parents))  # some containers have only the last
+            yield from (top / above for above in (own, *own.parents))  # some containers see only the last

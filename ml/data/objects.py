@@ -1,16 +1,16 @@
-"""Objects: data as a Python program holds them, written as files that the readers of `ml.data.readers` open. So an
-object is checked, cut and fitted as any other source is, and real nodes can read it, which are processes of their own.
+"""Objects: data in a Python program, written as files that the readers of `ml.data.readers` open. So an object is
+checked, cut and fitted like any other source, and real nodes, which are other processes, can read it.
 
-    (x, y)              arrays of numpy or torch, or what numpy makes one of: npz
+    (x, y)              arrays of numpy or torch, or objects that numpy converts: npz
     {"x": x, "y": y}    by the names of an npz: x and y, or x_train, y_train, x_test, y_test; and classes
     frame               a table of pandas, polars or pyarrow with a column of labels: csv. (frame, "outcome") names that
-                        column, (frame, ["a", "b"]) several, (frame, y) brings labels along
-    Dataset             of torch, or whatever gives (x, y) by number or in turn: npz, written sample by sample
+                        column, (frame, ["a", "b"]) several, (frame, y) has the labels beside it
+    Dataset             of torch, or any object that gives (x, y) by index or in turn: npz, written sample by sample
     Dataset             of Hugging Face, or a DatasetDict: hf; (dataset, "outcome") as of a frame
     {"train": one, "test": another}    two of one of these kinds
     [one, another]      one a site, also paths of files and directories: domains
 
-Torch, pandas, polars and datasets are known by what they can do, and not imported.
+Objects of torch, pandas, polars and datasets are recognised by their attributes, without importing these packages.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ _SHOWN_MODES = ("1", "L", "RGB", "I;16", "F")  # of Pillow: whose numbers are wh
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """The files of an object: `data` of a configuration. `labels` are the columns of a table that were named, `columns`
-    all there are, where it is known."""
+    """The files that were written for an object; `data` is the section of a configuration that reads them. `labels` are
+    the columns of a table that were named as labels, `columns` all columns, where these are known."""
 
     format: str
     path: Path
@@ -68,12 +68,12 @@ class Written:
 
 
 def count_sites(given: object) -> int | None:
-    """The number of sites that data are of, one each; None where they are to be dealt out."""
+    """Returns the number of sites that have data of their own; None where the data are to be dealt out."""
     return len(given) if isinstance(given, list) else None
 
 
 def write_object(given: object, directory: Path, name: str = "data") -> Written:
-    """Writes an object into a directory, which is empty. Raises DataError, which calls it by `name`."""
+    """Writes an object into an empty directory. Raises DataError, which refers to the object by `name`."""
     if not isinstance(given, list):
         return _write(given, directory, name)
     if len(given) < 2:
@@ -82,7 +82,7 @@ def write_object(given: object, directory: Path, name: str = "data") -> Written:
 
 
 def name_object(text: str, directory: Path, name: str = "data") -> str:
-    """A message about what was written into `directory`, with the object's own places: `data[1]: row 7`."""
+    """Rewrites a message about files in `directory` with the object's own places: `data[1]: row 7`."""
     here, option = re.escape(str(directory)), rf"(?:--data: |domain site\d+: |{re.escape(name)}: )*"
     text = re.sub(rf"{option}{here}/site0*(\d+)(?:/[\w.-]+)?", rf"{name}[\1]", text)
     text = re.sub(rf"{option}{here}(?:/[\w.-]+)?", name, text)
@@ -92,17 +92,17 @@ def name_object(text: str, directory: Path, name: str = "data") -> str:
 
 
 def is_array(given: object) -> bool:
-    """Whether it is an array of numpy or torch, or what numpy makes one of by itself."""
+    """Says whether this is an array of numpy or torch, or an object that numpy converts by itself."""
     return hasattr(given, "__array__") and hasattr(given, "shape") and not is_frame(given)
 
 
 def is_pair(given: object) -> bool:
-    """Whether it is samples and their labels, and not two samples."""
+    """Says whether this is samples and their labels, and not two samples."""
     return isinstance(given, tuple) and len(given) == 2 and (is_array(given[0]) or is_table(given[0]))
 
 
 def is_dataset(given: object) -> bool:
-    """Whether it gives one sample after the other, as a Dataset of torch does."""
+    """Says whether this returns samples one by one, as a Dataset of torch does."""
     if isinstance(given, str | bytes | list | tuple | Mapping) or is_array(given) or is_table(given):
         return False
     return _is_iterable(given) or (hasattr(given, "__getitem__") and hasattr(given, "__len__"))
@@ -112,7 +112,7 @@ def is_dataset(given: object) -> bool:
 
 
 def _write(given: object, folder: Path, place: str) -> Written:
-    """The files of one site, or of all. Raises DataError."""
+    """Writes the files of one site, or of all. Raises DataError."""
     if is_hub(given) or (is_pair(given) and is_hub(given[0])):  # type: ignore[index]
         return _write_hub(given, folder, place)
     if isinstance(given, Mapping):
@@ -137,7 +137,7 @@ def _write_hub(given: Any, folder: Path, place: str) -> Written:
 
 
 def _write_mapping(given: Mapping[Any, Any], folder: Path, place: str) -> Written:
-    """Arrays by an npz' own names, or splits."""
+    """Writes arrays by an npz' own names, or splits."""
     names = [str(name) for name in given]
     if names and all(map(_NPZ.fullmatch, names)):
         with zipfile.ZipFile(folder / ARCHIVE, "w") as archive:
@@ -165,8 +165,8 @@ def _write_mapping(given: Mapping[Any, Any], folder: Path, place: str) -> Writte
 
 
 def read_table(given: Any, place: str) -> tuple[Columns, tuple[str, ...]]:
-    """The columns of a frame, with labels that came beside it; and the columns that are named as labels, if any. Raises
-    DataError."""
+    """Returns the columns of a frame, with labels that were passed beside it, and the columns that are named as labels,
+    if any. Raises DataError."""
     frame, y = given if isinstance(given, tuple) else (given, None)
     columns = read_columns(frame, place)
     if y is None:
@@ -198,7 +198,7 @@ def _add_labels(columns: Columns, frame: Any, y: Any, place: str) -> tuple[Colum
 
 
 def _read_names(names: Any, place: str) -> tuple[str, ...]:
-    """The columns of labels, as a text or a list of texts."""
+    """Returns the columns of labels, named by a text or a list of texts."""
     listed = [names] if isinstance(names, str) else names
     if not isinstance(listed, list) or not listed or not all(isinstance(name, str) for name in listed):
         raise DataError(f"{place}: expected the name of the column of labels beside a Dataset, got {names!r}")
@@ -209,7 +209,7 @@ def _read_names(names: Any, place: str) -> tuple[str, ...]:
 
 
 def _write_sites(given: Sequence[object], directory: Path, name: str) -> Written:
-    """A directory for each. Of tables the first one's columns are everyone's, in its order."""
+    """Writes a directory for each site. Tables get the columns of the first one, in its order."""
     first: Columns | None = None
     written: list[Written] = []
     for i, site in enumerate(given):
@@ -246,7 +246,8 @@ def _link(path: Path, folder: Path, place: str) -> None:
 
 
 def _match(columns: Columns, first: Columns, place: str, first_place: str) -> Columns:
-    """The columns of another table, by their names. Raises DataError for those that it lacks."""
+    """Returns another table's columns in the order of the first table's names. Raises DataError for names that it
+    lacks."""
     if missing := [name for name in first if name not in columns]:
         raise DataError(f"{place}: expected the columns of {first_place}, got none called {', '.join(missing)}")
     if further := [name for name in columns if name not in first]:
@@ -258,7 +259,7 @@ def _match(columns: Columns, first: Columns, place: str, first_place: str) -> Co
 
 
 def to_array(given: Any, place: str) -> Array:
-    """As numpy has it; a tensor of torch may lie on a GPU, and need gradients. Raises DataError."""
+    """Converts to an array of numpy; a tensor of torch may lie on a GPU, and need gradients. Raises DataError."""
     try:
         if callable(getattr(given, "detach", None)):
             tensor = given.detach().cpu()
@@ -270,8 +271,8 @@ def to_array(given: Any, place: str) -> Array:
 
 
 def iterate_samples(given: Any, place: str, label: str | None = None) -> Iterator[Sample]:
-    """The samples of a Dataset, in its order; of Hugging Face's images with the labels in column `label`. Raises
-    DataError for what is no (x, y), nor an x alone."""
+    """Yields the samples of a Dataset, in its order; for Hugging Face's images with the labels in column `label`.
+    Raises DataError for an item that is neither (x, y) nor x alone."""
     if image := find_images(given):
         yield from _iterate_images(given, image, label, place)
         return
@@ -286,7 +287,7 @@ def iterate_samples(given: Any, place: str, label: str | None = None) -> Iterato
 
 
 def _iterate_images(dataset: Any, image: str, label: str | None, place: str) -> Iterator[Sample]:
-    """As they are encoded, decoded by the rules of `ml.data.readers.images`."""
+    """Yields encoded images, decoded by the rules of `ml.data.readers.images`."""
     from ml.data.readers.images import decode_image
 
     column = find_label(dataset, label)
@@ -301,7 +302,7 @@ def _iterate_images(dataset: Any, image: str, label: str | None, place: str) -> 
 
 
 def _write_archive(parts: Mapping[str, Any], folder: Path, place: str) -> None:
-    """An npz whose members x and y are called with these endings."""
+    """Writes an npz whose members x and y have these endings in their names."""
     classes: list[str] | None = None
     with zipfile.ZipFile(folder / ARCHIVE, "w") as archive:
         for ending, given in parts.items():
@@ -322,8 +323,8 @@ def _write_archive(parts: Mapping[str, Any], folder: Path, place: str) -> None:
 def _write_samples(
     archive: zipfile.ZipFile, name: str, samples: Iterator[Sample], folder: Path, place: str
 ) -> list[Any]:
-    """One sample after the other, none of which is kept; gives their labels. How many there are is known in the end,
-    and stands in the beginning of a member: so they lie in a file of their own first."""
+    """Writes samples one by one, keeping none in memory, and returns their labels. A member begins with the number of
+    samples, which is known only at the end: so they are written to a separate file first."""
     labels: list[Any] = []
     first: Array | None = None
     with tempfile.TemporaryFile(dir=folder) as raw:
@@ -349,7 +350,7 @@ def _write_samples(
 
 
 def _write_member(archive: zipfile.ZipFile, name: str, given: Any, place: str) -> None:
-    """An array as a member of an archive; texts, which frames keep as objects, as texts. Raises DataError."""
+    """Writes an array as a member of an archive; texts, which frames keep as objects, as texts. Raises DataError."""
     array = to_array(given, place)
     if array.dtype == object:
         items = array.ravel().tolist()
@@ -364,7 +365,7 @@ def _write_member(archive: zipfile.ZipFile, name: str, given: Any, place: str) -
 
 
 def _find_classes(dataset: Any) -> list[str] | None:
-    """The names that a Dataset gives its classes, or the one that it is a part of does."""
+    """Returns the names of a Dataset's classes, or of the Dataset that it is a part of."""
     whole = dataset if hasattr(dataset, "classes") else getattr(dataset, "dataset", None)
     names = getattr(whole, "classes", None)
     is_named = isinstance(names, list | tuple) and all(isinstance(name, str) for name in names)
@@ -372,7 +373,7 @@ def _find_classes(dataset: Any) -> list[str] | None:
 
 
 def _is_iterable(given: Any) -> bool:
-    """Whether it is a Dataset without numbers, as torch's IterableDataset is."""
+    """Says whether this is a Dataset without an index, as torch's IterableDataset is."""
     return any(kind.__name__ == "IterableDataset" for kind in type(given).__mro__)
 
 

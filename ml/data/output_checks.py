@@ -1,6 +1,6 @@
 """Checks of labels and targets, in the place of those of classes.
 
-label       one that no sample has, or all have: nothing is learned of it
+label       one that no sample has, or all have: nothing can be learned about it
 target      one with a single value in all samples, or with a few far from all others
 """
 
@@ -14,11 +14,11 @@ from ml.data.base import ArrayDataset
 from ml.data.findings import Finding
 from ml.tasks import MULTILABEL
 
-OUTLYING = 20.0  # deviations from the mean: so far out, a few samples are all that a squared error sees
+OUTLYING = 20.0  # deviations from the mean: so far out, a few samples make up nearly all of a squared error
 
 
 def check_outputs(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
-    """The findings about the labels or targets of a training and a test set."""
+    """Yields the findings about the labels or targets of a training and a test set."""
     for part in (train, test):
         if not len(part):
             continue

@@ -5,7 +5,8 @@
     names     of a multilabel task: one column of text, with the names of the labels that a sample has, separated by
               `;`, and nothing for a sample that has none
 
-Names are matched with the run's, whatever their order; where there is one alone, whatever a site's column is called.
+Names are matched with the run's, in any order; a single column or target matches the run's only name, whatever it is
+called.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ LocateOne = Callable[[int, int], str]  # an output by its sample and its place a
 
 
 def find_columns(source: DataSource, columns: Collection[str], place: object) -> list[str]:
-    """The columns with a sample's labels or targets. Raises DataError."""
+    """Returns the columns with a sample's labels or targets. Raises DataError."""
     wanted = source.labels
     if wanted is None and source.outputs and all(name in columns for name in source.outputs):
         wanted = source.outputs
@@ -44,7 +45,7 @@ def find_columns(source: DataSource, columns: Collection[str], place: object) ->
 def read_text_columns(
     columns: Mapping[str, Sequence[str]], task: str, known: Sequence[str], locate: Locate
 ) -> tuple[Outputs, tuple[str, ...]]:
-    """Outputs [N, T] and what they are called, of columns of text. Raises DataError."""
+    """Reads columns of text into outputs [N, T], and returns these and their names. Raises DataError."""
     if task == MULTILABEL and len(columns) == 1:
         ((_, texts),) = columns.items()
         if not set(texts) <= {"0", "1"}:
@@ -54,8 +55,8 @@ def read_text_columns(
 
 
 def split_names(texts: Sequence[str], known: Sequence[str], locate: Locate) -> tuple[Outputs, tuple[str, ...]]:
-    """As `read_text_columns`, of one column with the names of the labels each sample has: of `known` ones, or where
-    none are known of all that occur, sorted."""
+    """Reads one column that has the names of each sample's labels into outputs [N, T], and returns these and the names:
+    `known` ones or, where none are known, all that occur, sorted. Raises DataError."""
     rows = [[name.strip() for name in text.split(SEPARATOR) if name.strip()] for text in texts]
     names = tuple(known) or tuple(sorted({name for row in rows for name in row}))
     if not names:
@@ -74,7 +75,7 @@ def split_names(texts: Sequence[str], known: Sequence[str], locate: Locate) -> t
 def stack_outputs(
     columns: Mapping[str, NDArray[np.generic]], task: str, locate: Locate
 ) -> tuple[Outputs, tuple[str, ...]]:
-    """Outputs [N, T] of columns of numbers, by their names. Raises DataError."""
+    """Stacks columns of numbers into outputs [N, T], and returns these and their names. Raises DataError."""
     y_NT = np.stack([column.astype(np.float64) for column in columns.values()], axis=1)
     names = tuple(columns)
     validate_outputs(y_NT, task, lambda i, t: f"{locate(i)}: column {names[t]!r}")
@@ -82,7 +83,7 @@ def stack_outputs(
 
 
 def validate_outputs(y_NT: Outputs, task: str, locate: LocateOne) -> None:
-    """Raise DataError for a label that is neither 0 nor 1, and for a target that is no finite number."""
+    """Raises DataError for a label that is neither 0 nor 1, and for a target that is no finite number."""
     if task == REGRESSION:
         is_right = np.abs(y_NT) <= float(np.finfo(np.float32).max)
         expected = "a finite number"
@@ -95,7 +96,7 @@ def validate_outputs(y_NT: Outputs, task: str, locate: LocateOne) -> None:
 
 
 def arrange(parts: Sequence[Part], source: DataSource) -> tuple[list[AnyLabels], tuple[str, ...]]:
-    """The outputs of each part in the order of the run's, or else as they come, and their names. Raises DataError."""
+    """Returns the outputs of each part, in the run's order if that is known, and their names. Raises DataError."""
     names = parts[0].outputs
     for part in parts:
         if part.outputs != names:
@@ -104,7 +105,7 @@ def arrange(parts: Sequence[Part], source: DataSource) -> tuple[list[AnyLabels],
     wanted = source.outputs or names
     if len(names) == len(wanted) == 1 or names == wanted:
         return read, tuple(wanted)
-    if len(names) == len(wanted) and all(name.isdecimal() for name in names):  # an array's, which has no names
+    if len(names) == len(wanted) and all(name.isdecimal() for name in names):  # an array has no names
         return read, tuple(wanted)
     if sorted(names) != sorted(wanted):
         raise DataError(

@@ -1,12 +1,12 @@
-"""A transform of a site's own: a plugin's function that every sample goes through, in training, in tests and where the
-model is asked.
+"""A transform of a site's own: a plugin's function that is applied to every sample, in training, in tests and in
+requests to the model.
 
     def transform(x):      # float32 [N, C, H, W] as genesis' input has it, yet to be normalised: pixels in 0..1,
         ...                # or features as they are
         return x           # of the same type and shape
 
 `data: {transform: {own: NAME}}` names an entry point in `fednode.transforms`. It is this site's own: no other node runs
-it, and none knows of it.
+it, and it is not sent to any.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ Transform = Callable[[Images], Images]
 
 
 def load_transform(data: Mapping[str, Any]) -> Transform:
-    """The transform that `data` names, of one of its `plugins`; none is `keep`. Raises DataError."""
+    """Returns the transform that `data` names, from one of its `plugins`; `keep` where it names none. Raises
+    DataError."""
     name = (data.get("transform") or {}).get("own")
     if name is None:
         return keep
@@ -43,7 +44,7 @@ def load_transform(data: Mapping[str, Any]) -> Transform:
     def transform(x: Images) -> Images:
         try:
             made = function(x.copy())
-        except (Exception, SystemExit) as error:  # likewise
+        except (Exception, SystemExit) as error:  # a plugin's code may raise anything
             raise DataError(f"data.transform.own: {name}: {type(error).__name__}: {error}") from error
         if not isinstance(made, np.ndarray) or (made.dtype, made.shape) != (x.dtype, x.shape):
             got = f"{made.dtype} {list(made.shape)}" if isinstance(made, np.ndarray) else type(made).__name__
@@ -54,8 +55,8 @@ def load_transform(data: Mapping[str, Any]) -> Transform:
 
 
 def load_asked(data: Mapping[str, Any]) -> Transform:
-    """The transform of samples that somebody asks about: that of `load_transform`, of images that are rounded to 8 bits
-    first where the site's own are. Raises DataError."""
+    """Returns the transform for samples in a request to a model: that of `load_transform`, after rounding images to 8
+    bits where the site's own are 8-bit. Raises DataError."""
     transform = load_transform(data)
     if not ImageRules.from_mapping(data.get("images")).is_rounded:
         return transform
@@ -68,5 +69,5 @@ def load_asked(data: Mapping[str, Any]) -> Transform:
 
 
 def keep(x: Images) -> Images:
-    """Changes nothing."""
+    """Returns the samples unchanged."""
     return x

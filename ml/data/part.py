@@ -1,4 +1,4 @@
-"""The form in which every format gives a source's samples, before they are read.
+"""The form in which every format opens a source's samples, before they are read.
 
 A format module has `open_parts(source) -> Parts`. Labels are read when a part is opened; its samples are read later, by
 `Part.read`, so that asking for classes or shape costs no images.
@@ -32,22 +32,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """One split of a source.
+    """One split of a source, such as its training samples, opened but not read.
 
-    `labels`: numbers, or the names of classes. `shape`: of a sample, the first one's where they differ. `read(shape)`:
-    all samples; images that are decoded one by one become `shape` at once, or must be alike if it is None; arrays stay
-    as they are. `locate(i)`: where sample i is. `read_rows(shape, rows)`: those samples alone, if that is less work
-    than reading all. `domain_of`: the domain of each sample, where the source has several. `features`: the names of a
-    table's columns, where it has them. `outputs`: the names of several labels or targets, whose values are then the
-    labels, float64 [N, T]. `cells()`: a table's columns as they stand there, in `features`' order. `passed_over`: the
-    columns of a table that a run does not name. `pieces`: the tables that one was joined of, each of which needs all
-    columns. `images`: the files, where samples are images that are decoded one by one. `notes`: what was passed over,
-    left out or taken for granted, or is odd, before a sample was read. `is_val`: the training samples that are held out
-    to compare rounds by, where the pieces have said so themselves.
+    `labels` are numbers or the names of classes. `shape` is a sample's shape, the first sample's where they differ.
+    `read(shape)` reads all samples: images that are decoded one by one are fitted to `shape`, or must be alike if it is
+    None; arrays keep their shape. `locate(i)` says where sample i is. `read_rows(shape, rows)` reads those samples
+    alone, where that is less work than reading all. `domain_of` is the domain of each sample, where the source has
+    several. `features` are the names of a table's columns, where it has names. `outputs` are the names of several
+    labels or targets; the labels are then their values, float64 [N, T]. `cells()` returns a table's columns unchanged,
+    in the order of `features`. `passed_over` are the columns of a table that a run does not name. `pieces` are the
+    tables that this one was joined from; each of them needs all columns. `images` are the files, where samples are
+    images that are decoded one by one. `notes` say what was passed over, left out, assumed, or looks odd before any
+    sample was read. `is_val` marks the training samples that the pieces themselves hold out to compare rounds by.
 
-    By these a sample is known, where it can be: `whole()`, all columns that may be features, where a run has chosen
-    some of them; `beside()`, the columns of a table that are no features of it; `paths`, the file of each sample;
-    `groups`, a reader's own; `get_digests()`, SHA-256 of each as it lies there.
+    The other attributes identify samples, where the source has them: `whole()` returns all columns that may be
+    features, where a run has chosen some of them; `beside()` the columns of a table that are no features; `paths` are
+    the files of samples; `groups` the groups that the reader found; `get_digests()` returns the SHA-256 of each
+    sample's stored bytes.
     """
 
     place: str
@@ -73,7 +74,7 @@ class Part:
 
     @classmethod
     def of_array(cls, place: str, x: Samples, labels: RawLabels) -> Part:
-        """A part that is in memory, or mapped into it, already."""
+        """Returns a part whose samples are already in memory, or mapped into it."""
         channels, height, width = x.shape[1:]
         return cls(place, labels, (channels, height, width), lambda _: x, lambda i: f"{place}: sample {i}")
 
@@ -90,8 +91,8 @@ class Part:
         paths: Sequence[str] | None = None,
         notes: tuple[Finding, ...] = (),
     ) -> Part:
-        """A part of images that are decoded one by one; `open_encoded()` gives each by its number. The first one's
-        header is read here, for its shape."""
+        """Returns a part of images that are decoded one by one; `open_encoded()` opens them, by their numbers. Reads
+        the header of the first image for its shape."""
         images = ImageSet(place, open_encoded, np.arange(len(labels)), locate, rules)
         return cls(
             place,
@@ -108,12 +109,12 @@ class Part:
         )
 
     def measure(self) -> Shape:
-        """What samples are to be where nobody says it: as the first one is, but of images in colour if any is. Raises
-        DataError."""
+        """Returns the shape that samples get where nobody sets one: the first sample's, with three channels if any
+        image is in colour. Raises DataError."""
         return self.shape if self.images is None or self.shape[0] == 3 else self.images.survey().shape
 
     def encode(self, table: TableInput) -> Part:
-        """The same rows with the features that a run has agreed on. Raises DataError where this is no table."""
+        """Returns the same rows with the features that a run has agreed on. Raises DataError where this is no table."""
         if self.cells is None:
             raise DataError(f"{self.place}: genesis' input has columns, missing or unknown, which only tables have")
         cells, locate = self.cells, self.locate
@@ -137,8 +138,8 @@ class Part:
         )
 
     def select(self, rows: Labels) -> Part:
-        """These samples of it, in this order."""
-        locate = self.locate  # alone, as a data set keeps it for longer than the samples
+        """Returns the part with these samples alone, in this order."""
+        locate = self.locate  # a name of its own: a data set keeps it longer than the samples
 
         def read_rows(shape: Shape | None, own: Labels) -> Samples:
             return self.read(shape)[rows[own]] if self.read_rows is None else self.read_rows(shape, rows[own])
@@ -167,8 +168,8 @@ class Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RawTable:
-    """A table as it lies there, before anybody has said what its columns become. `cells`: all by name; `labels`: those
-    that have labels or targets, none where that is not known."""
+    """A table as it was read, before its columns are made into features. `cells` has all columns by name; `labels` are
+    the columns with labels or targets, empty where these are not known."""
 
     place: str
     cells: Cells
@@ -179,8 +180,9 @@ class RawTable:
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The splits of a source by name, each opened when it is asked for, and the names of its classes where the source
-    itself says them; then labels that are numbers count from 0 in them. `domains`: the names of its domains, if any."""
+    """The splits of a source by name, each opened on demand. `classes` are the names of the classes where the source
+    itself has them; labels that are numbers then count from 0 in them. `domains` are the names of its domains, if
+    any."""
 
     place: str
     splits: Mapping[str, Part | Callable[[], Part]]
@@ -188,7 +190,7 @@ class Parts:
     domains: tuple[str, ...] = ()
 
     def open(self, name: str, key: str) -> Part:
-        """The split that `data.<key>` names. Raises DataError."""
+        """Returns the split that `data.<key>` names. Raises DataError."""
         if name not in self.splits:
             raise DataError(f"data.{key}: {self.place} has no split {name!r}: {suggest(name, self.splits)}")
         part = self.splits[name]
@@ -204,7 +206,7 @@ def _select(values: Sequence[T], rows: Labels) -> list[T]:
 
 
 def choose_columns(cells: Cells, names: Sequence[str]) -> Cells:
-    """These of a table's columns, each read when it is asked for."""
+    """Returns these columns of a table, each read on demand."""
     return ReadCells(tuple(names), cells.__getitem__)
 
 

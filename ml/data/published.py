@@ -1,9 +1,11 @@
-"""The published files of the data sets that the papers use, by digest: whether what lies here is what others had.
+"""The published files of the data sets that the papers use, by digest: they show whether a file here is the same as
+everywhere.
 
 The SHA-256 of MNIST's, Fashion-MNIST's and SVHN's files are those in torchvision (`prototype/datasets`), of CIFAR's
-archives those in Keras. The MD5 of CIFAR's unpacked files and of USPS are torchvision's, of PathMNIST medmnist's. Where
-nobody trustworthy publishes a digest (Office-10, DomainNet, the other two of Digit-5) there is none here. The SHA-256
-of what Fashion-MNIST's archives hold are those of Debian's package dataset-fashion-mnist, which packs them anew.
+archives those in Keras. The MD5 of CIFAR's unpacked files and of USPS are torchvision's, of PathMNIST medmnist's. Data
+sets without a digest from a reliable source (Office-10, DomainNet, the other two of Digit-5) have none here. The
+SHA-256 of the contents of Fashion-MNIST's archives are those of Debian's package dataset-fashion-mnist, which
+compresses them again.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ MNIST, FASHION, CIFAR_10, CIFAR_100 = "MNIST", "Fashion-MNIST", "CIFAR-10", "CIF
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A file of a data set, by its name and its digest: MD5 if that has 32 digits, else SHA-256. `held` is the SHA-256
-    of what a .gz holds, however it was packed. An archive is to be unpacked to a directory of the name `unpacks_to`."""
+    """A file of a published data set, by its name and its digest: MD5 if that has 32 digits, else SHA-256. `held` is
+    the SHA-256 of the content of a .gz, however it was compressed. `unpacks_to` is the directory that an archive is to
+    be unpacked to."""
 
     data_set: str
     name: str
@@ -92,8 +95,8 @@ _SETS_BY_FORMAT = {
 
 @dataclass(frozen=True, slots=True)
 class Recognised:
-    """A file named like a published one. `data_set` is the one whose bytes it has, None where it has none's; a .gz that
-    `is_repacked` holds them, packed anew."""
+    """A file with the name of a published one. `data_set` is the data set that it has the bytes of, None for other
+    bytes; a .gz that `is_repacked` has the published content, compressed again."""
 
     path: Path
     data_set: str | None
@@ -102,7 +105,8 @@ class Recognised:
 
 
 def recognise(format_: str, path: Path) -> list[Recognised]:
-    """The files of a data set in this format that are named like published ones, in their order. Raises OSError."""
+    """Returns the files of a data set in this format that have the names of published ones, in their order. Raises
+    OSError."""
     known: dict[str, list[PublishedFile]] = {}
     for file in PUBLISHED:
         if file.data_set in _SETS_BY_FORMAT.get(format_, ()) and file.unpacks_to is None:
@@ -112,7 +116,7 @@ def recognise(format_: str, path: Path) -> list[Recognised]:
 
 
 def find_archive_named(name: str) -> PublishedFile | None:
-    """The published archive of that name, which is to be unpacked."""
+    """Returns the published archive of that name, which is to be unpacked."""
     return next((file for file in PUBLISHED if file.name == name and file.unpacks_to is not None), None)
 
 
@@ -130,7 +134,7 @@ def _compare(path: Path, candidates: Iterable[PublishedFile]) -> Recognised:
 
 
 def _digest_held(path: Path) -> str | None:
-    """The SHA-256 of what a .gz holds; None where it is broken."""
+    """Returns the SHA-256 of a .gz's content; None where it is broken."""
     try:
         with gzip.open(path, "rb") as opened:
             return hashlib.file_digest(opened, "sha256").hexdigest()

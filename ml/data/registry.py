@@ -1,5 +1,5 @@
-"""The formats by name, and the two splits of a source that a configuration asks for. A format that is none of fednode's
-own is a plugin's reader (`ml.plugins`), where the source says that it may be imported."""
+"""The formats by name, and the two splits of a source that a configuration names. A format that is not built in belongs
+to a plugin's reader (`ml.plugins`), if the source lists that plugin as allowed."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _NAMES = ("digits", "npz", "imagefolder", "parquet", "hf", "idx", "cifar", "svhn
 _MODULES = {name: f"ml.data.readers.{name}" for name in _NAMES}
 _MODULES |= {"csv": "ml.data.readers.csv_table", "domains": "ml.data.readers.domain_folders"}
 FORMATS = tuple(_MODULES)
-TABLES = ("csv", "parquet", "hf")  # whose columns have names
-WITH_OUTPUTS = (*TABLES, "npz", "domains")  # which can have several labels for a sample, or numbers
+TABLES = ("csv", "parquet", "hf")  # formats whose columns have names
+WITH_OUTPUTS = (*TABLES, "npz", "domains")  # formats that can have several labels for a sample, or targets
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Splits:
     """The training part and, where the source has one, the test part; `classes` and `domains` as in `Parts`. `others`
-    are the splits that are not looked at."""
+    are the splits that the run does not use."""
 
     train: Part
     test: Part | None
@@ -47,7 +47,7 @@ class Splits:
 
 
 def open_source(source: DataSource) -> Parts:
-    """The parts of a source, as its format opens it. Raises DataError."""
+    """Opens the parts of a source by its format. Raises DataError."""
     if source.format in _MODULES and source.task != CLASSIFICATION and source.format not in WITH_OUTPUTS:
         raise DataError(
             f"data.format: expected one of {', '.join(WITH_OUTPUTS)} for task {source.task}, got {source.format}, "
@@ -59,7 +59,7 @@ def open_source(source: DataSource) -> Parts:
 
 
 def open_table(source: DataSource) -> RawTable | None:
-    """The training rows of a table as they lie there; None of another format. Raises DataError."""
+    """Returns the training rows of a table with all columns; None for other formats. Raises DataError."""
     if source.format not in TABLES:
         return None
     with translated(source.path):
@@ -68,15 +68,15 @@ def open_table(source: DataSource) -> RawTable | None:
 
 
 def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
-    """The splits that `source` names, their labels read; of `data.classes` alone where it names some. Raises
-    DataError, but not for a class that has no sample."""
+    """Opens the splits that `source` names, with their labels read; only the samples of `data.classes`, where it names
+    some. Raises DataError, but not for a class that has no sample."""
     parts = open_source(source)
     train_name = source.train_split
     if train_name == "train" and list(parts.splits) == [ALL]:
         train_name = ALL
     found = next((name for name in ("test", HELD_OUT) if name in parts.splits and name != train_name), None)
     test_name = "test" if source.test is not None else source.test_split or found
-    is_joined = source.format == "domains"  # of parts that were each opened by this
+    is_joined = source.format == "domains"  # each domain was opened by this function
     if source.split is not None and test_name is not None and not is_joined:
         raise DataError(f"data.split: expected none, as {source.path or source.format} has a split {test_name!r}")
     test, classes = None, parts.classes
@@ -98,7 +98,8 @@ def open_splits(source: DataSource, *, with_test: bool = True) -> Splits:
 def _open_test(
     source: DataSource, train: Part, classes: tuple[str, ...] | None
 ) -> tuple[Part, Part, tuple[str, ...] | None]:
-    """The training part with the samples at `data.test`, and what their classes are called. Raises DataError."""
+    """Opens the samples at `data.test`, and returns the training part, the test part and the names of their classes.
+    Raises DataError."""
     own = replace(source, path=source.test, test=None, train_split="test", test_split="train")
     parts = open_source(own)
     name = next((name for name in ("test", ALL, source.train_split) if name in parts.splits), "test")
@@ -106,7 +107,7 @@ def _open_test(
         test = open_part(own, parts, name, "test")
     if classes == parts.classes:
         return train, test, classes
-    names = tuple(sorted({*(classes or ()), *(parts.classes or ())}))  # each numbers its own: they are matched by name
+    names = tuple(sorted({*(classes or ()), *(parts.classes or ())}))  # the parts number classes differently
     return _name_labels(train, classes), _name_labels(test, parts.classes), names
 
 
@@ -120,7 +121,7 @@ def _open_own(source: DataSource) -> Parts:
 
 
 def _open_plugins(source: DataSource) -> Parts:
-    """As a plugin's reader opens it. Raises DataError, also for whatever its code raises."""
+    """Opens the source by a plugin's reader. Raises DataError, also for whatever its code raises."""
     plugins = Plugins.of(source.plugins)
     if not any(offered.name == source.format for offered in list_offered("data")):
         raise DataError(f"data.format: unknown format {source.format!r}: {suggest(source.format, _MODULES)}")
@@ -139,7 +140,7 @@ def _open_plugins(source: DataSource) -> Parts:
 
 @contextmanager
 def translated(place: object) -> Iterator[None]:
-    """Translates what the system refuses into DataError."""
+    """Translates errors of the system into DataError."""
     try:
         yield
     except OSError as error:
@@ -149,7 +150,7 @@ def translated(place: object) -> Iterator[None]:
 
 
 def _keep_classes(splits: Splits, kept: Sequence[str]) -> Splits:
-    """The samples of these classes, which are numbered in this order."""
+    """Returns the samples of these classes, which are numbered in this order."""
     labels, names = number_labels(splits.parts, splits.classes, None)
     is_kept = np.isin(names, kept)
     parts = []

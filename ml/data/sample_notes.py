@@ -1,7 +1,7 @@
 """Notes about rows of a table beside what a site has trained on: values outside the range of its training rows.
 
-A model answers whatever it is asked. Far from everything that it has seen it is as sure as elsewhere, and wrong. The
-range is a site's own, and stays there.
+A model answers every question. On samples far from all that it was trained on it is as sure as on others, and wrong.
+The range is a site's own, and is never sent.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from numpy.typing import NDArray
 from ml.data.base import Samples
 from ml.data.table_input import FLAG_SUFFIX, TableInput
 
-MOST = 3  # features that are named of a row, the farthest first
+MOST = 3  # features that a note names for a row, the farthest first
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedRange:
-    """The least and the largest value of each of F features among a site's training rows, not a number for one that is
-    empty in all of them."""
+    """The least and the largest value of each of F features among a site's training rows, not-a-number for a feature
+    that is empty in all rows."""
 
     low: NDArray[np.float32]
     high: NDArray[np.float32]
 
     @classmethod
     def measure(cls, x_NCHW: Samples) -> TrainedRange | None:
-        """The range of the rows of a table; None for images, or where there is no row."""
+        """Returns the range of the rows of a table; None for images, or where there is no row."""
         if x_NCHW.shape[2:] != (1, 1) or not len(x_NCHW):
             return None
         x_NF = x_NCHW.reshape(len(x_NCHW), -1).astype(np.float32)
@@ -37,7 +37,7 @@ class TrainedRange:
 
 
 def name_features(table: TableInput | None, num_features: int) -> list[str]:
-    """The features as notes call them: by their columns, where a run names these."""
+    """Returns the names of features for notes: of their columns, where a run names these."""
     if table is None or table.columns is None:
         return [f"feature {i}" for i in range(num_features)]
     return table.get_features(table.columns)
@@ -46,7 +46,7 @@ def name_features(table: TableInput | None, num_features: int) -> list[str]:
 def describe_unusual(
     x_NCHW: Samples, trained: TrainedRange, names: Sequence[str], is_number: Sequence[bool]
 ) -> Iterator[tuple[str, ...]]:
-    """The notes about each row, none where all of it lies within what was trained on."""
+    """Yields the notes about each row, none for a row whose values all lie within the trained range."""
     spread = np.where(trained.high > trained.low, trained.high - trained.low, 1.0)
     for x_F in x_NCHW.reshape(len(x_NCHW), -1).astype(np.float64):
         with np.errstate(invalid="ignore"):
@@ -62,7 +62,8 @@ def describe_unusual(
 
 
 def _is_told(name: str, is_number: bool, value: float) -> bool:
-    """True for what a note may name: of a category the value that a row has, and no flag of an empty cell."""
+    """Says whether a note names this value: of a category only the value that a row has, and never the flag of an empty
+    cell."""
     return is_number or (value > 0 and not name.endswith(FLAG_SUFFIX))
 
 

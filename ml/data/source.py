@@ -18,7 +18,7 @@ from ml.tasks import CLASSIFICATION
 ALL = "all"  # the one split of a source that has none
 HELD_OUT = "held out"  # the split of test samples that were taken from the training ones
 PARENT = "parent"  # in `data.group`: the folder above an image
-SHARE = 0.2  # of the samples that is held out, where a source has no test samples
+SHARE = 0.2  # share of the samples that is held out, where a source has no test samples
 AUGMENTS = ("none", "flip", "crop", "flip_crop")
 _KEYS = (
     "format",
@@ -47,8 +47,8 @@ _COLUMNS = ("image", "label", "names")
 
 @dataclass(frozen=True, slots=True)
 class CsvFormat:
-    """The signs of a table of text, `data.csv`; what is None is found by itself, but for thousands, which have no sign
-    then."""
+    """The signs of a table of text, `data.csv`. A sign that is None is detected; only the sign between thousands is
+    not: if it is None, there is none."""
 
     separator: str | None = None
     decimal: str | None = None
@@ -79,29 +79,30 @@ class CsvFormat:
 
 @dataclass(frozen=True, slots=True)
 class DataSource:
-    """`data` of a configuration. No `test_split` means the one called test, or else a fifth of each class held out.
+    """The section `data` of a configuration. Without `test_split` it is the split called test, or else a fifth of each
+    class held out.
 
-    `domains` are those that are used of format domains, in this order; all of them, by name, if it is None. `classes`
-    are those whose samples are used, in this order; all of them if it is None. `labels` are the columns of a table with
-    the labels: one, or of other tasks several. `outputs` are the names of the run's labels or targets, if they are
-    known, where its task has such. `plugins` are those that a format of another name may be of. `images` is what the
-    site says of its image files. `val` is the share of the training samples that is held out to compare rounds by,
-    where the data themselves have none: None where nobody says it. `split_seed` is that of a
-    rehearsal in which each domain is a site with a split of its own.
+    `domains` are the domains to use of format domains, in this order; None means all, by name. `classes` are the
+    classes whose samples are used, in this order; None means all. `labels` are the columns of a table with the labels:
+    one, or for other tasks several. `outputs` are the names of the run's labels or targets, if they are known, where
+    its task has such. `plugins` are those that a format which is not built in may belong to. `images` says how image
+    files are read. `val` is the share of the training samples that is held out to compare rounds by, where the data
+    themselves hold out none; None where it is not set. `split_seed` is that of a rehearsal in which each domain is a
+    site with a split of its own.
     """
 
     format: str = "digits"
     path: Path | None = None
     train_split: str = "train"
     test_split: str | None = None
-    image: str | None = None  # the columns of a table
+    image: str | None = None  # a column of a table
     labels: tuple[str, ...] | None = None
     domains: tuple[str, ...] | None = None
     classes: tuple[str, ...] | None = None
     plugins: tuple[str, ...] = ()
     task: str = CLASSIFICATION
     outputs: tuple[str, ...] = ()
-    names: tuple[str, ...] | None = None  # of all columns of a table of text that has no header
+    names: tuple[str, ...] | None = None  # names of all columns of a table of text without a header
     csv: CsvFormat = CsvFormat()
     group: tuple[str, ...] | None = None
     id: str | None = None
@@ -115,7 +116,7 @@ class DataSource:
 
     @classmethod
     def for_files(cls, data: Mapping[str, Any]) -> DataSource:
-        """What other files are read by that are written as those of `data` are. Raises DataError."""
+        """Returns the source by which to read other files that are written like those of `data`. Raises DataError."""
         columns = {"names": (data.get("columns") or {}).get("names")}
         return cls.from_mapping({"csv": data.get("csv"), "columns": columns, "images": data.get("images")})
 
@@ -123,8 +124,8 @@ class DataSource:
     def from_mapping(
         cls, data: Mapping[str, Any], task: str = CLASSIFICATION, outputs: Sequence[str] | None = None
     ) -> DataSource:
-        """Read `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors; `partition`,
-        `transform` and `cache_gb` are for others to read. Raises DataError."""
+        """Reads `{format: csv, path: a.csv, columns: {label: diagnosis}}`. Unknown keys are errors, except `partition`,
+        `transform` and `cache_gb`, which are read elsewhere. Raises DataError."""
         for key in data:
             if key not in _KEYS:
                 raise DataError(f"data.{key}: unknown key: {suggest(key, _KEYS)}")
@@ -185,24 +186,24 @@ class DataSource:
 
     @property
     def aside(self) -> tuple[str, ...]:
-        """The columns of a table by which its rows are known or split, which are no features."""
+        """The columns of a table that identify or split its rows and are no features."""
         return tuple(name for name in dict.fromkeys((*(self.group or ()), self.id, self.split)) if name is not None)
 
     @property
     def rule(self) -> Rule:
-        """What samples are known by."""
+        """The rule that identifies samples: by a group, by an id, or by their content."""
         if self.group is not None:
             return ("group", *self.group)
         return CONTENT if self.id is None else ("id", self.id)
 
     def by_rule(self, rule: Rule) -> DataSource:
-        """The same source whose samples are known by another rule."""
+        """Returns the same source, with samples identified by another rule."""
         group, id_ = (rule[1:] if rule[0] == kind else None for kind in ("group", "id"))
         return replace(self, group=group, id=None if id_ is None else id_[0])
 
     @property
     def has_own_rule(self) -> bool:
-        """Whether it says how its samples are to be split."""
+        """Says whether the source sets how its samples are to be split."""
         return self.rule != CONTENT or self.held_out != SHARE
 
     @property
@@ -216,7 +217,7 @@ class DataSource:
         return None if self.labels is None else self.labels[0]
 
     def get_path(self) -> Path:
-        """`data.path`, which must be there. Raises DataError."""
+        """Returns `data.path`, which must exist. Raises DataError."""
         if self.path is None:
             raise DataError(f"data.path: expected a path, which data.format {self.format} needs")
         if not self.path.exists():
@@ -224,7 +225,7 @@ class DataSource:
         return self.path
 
     def refuse_columns(self) -> None:
-        """Raise DataError if columns are named for a format that has none."""
+        """Raises DataError if columns are named for a format that has none."""
         named = None if self.labels is None else ", ".join(self.labels)
         names = None if self.names is None else ", ".join(self.names)
         for key, column in (("image", self.image), ("label", named), ("names", names)):
@@ -233,7 +234,7 @@ class DataSource:
 
 
 def get_augment(data: Mapping[str, Any]) -> str:
-    """`data.transform.augment`: what training does to a batch. Raises DataError."""
+    """Returns `data.transform.augment`, the change that training makes to a batch. Raises DataError."""
     transform = data.get("transform") or {}
     if not isinstance(transform, Mapping):
         raise DataError(f"data.transform: expected {{augment: NAME, own: NAME}}, got {transform!r}")
@@ -249,7 +250,7 @@ def get_augment(data: Mapping[str, Any]) -> str:
 
 
 def missing_label(place: object, columns: Iterable[str]) -> str:
-    """The message about a table in which no column is called as labels are."""
+    """Returns the message about a table that has no column with a usual name for labels."""
     return (
         f"{place}: expected a column 'label', or the name of another in data.columns.label: one of {', '.join(columns)}"
     )
@@ -265,7 +266,7 @@ def _get_text(mapping: Mapping[str, Any], section: str, key: str) -> str | None:
 
 
 def _get_columns(mapping: Mapping[str, Any], key: str, section: str = "data.columns") -> tuple[str, ...] | None:
-    """One name, or a list of them."""
+    """Returns the columns under a key, which has one name or a list of names."""
     value = mapping.get(key)
     if value is None or isinstance(value, str):
         name = _get_text(mapping, section, key)
@@ -274,7 +275,7 @@ def _get_columns(mapping: Mapping[str, Any], key: str, section: str = "data.colu
 
 
 def _get_share(data: Mapping[str, Any], key: str, *, takes_none: bool = False) -> float | None:
-    """A share of the samples, which may be 0 where that `takes_none` of them."""
+    """Returns a share of the samples, which may be 0 if `takes_none`."""
     value = data.get(key)
     if value is None:
         return None
@@ -288,7 +289,7 @@ def _get_share(data: Mapping[str, Any], key: str, *, takes_none: bool = False) -
 
 
 def _get_split_seed(data: Mapping[str, Any], format_: str) -> int | None:
-    """`data.split_seed`."""
+    """Returns `data.split_seed`."""
     value = data.get("split_seed")
     if value is None:
         return None
@@ -312,7 +313,7 @@ def _get_names(data: Mapping[str, Any], key: str, section: str = "data") -> tupl
 
 
 def require_extra(module: str, distribution: str) -> None:
-    """Import `module`, or raise DataError with the line that installs it."""
+    """Imports `module`, or raises DataError with the line that installs it."""
     try:
         importlib.import_module(module)
     except ImportError as error:

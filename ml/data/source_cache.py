@@ -1,7 +1,7 @@
 """The source cache: keeps a source open while one command asks for its classes, its shape and its samples in turn.
 
-Opening one may mean reading all of it, as a pickle must be. Only within `open_once` is one remembered: elsewhere every
-call looks at the files as they are now.
+Opening a source may mean reading all of it, as with a pickle. Sources are kept only within `open_once`: elsewhere every
+call reads the files again.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ _opened: ContextVar[_Opened | None] = ContextVar("opened sources", default=None)
 
 @contextmanager
 def open_once() -> Iterator[None]:
-    """Within, each source is opened once, whoever asks. It is forgotten at the end, or by `forget_sources`."""
+    """Makes sure that each source is opened only once within the context. The opened sources are forgotten at its end,
+    or by `forget_sources`."""
     if _opened.get() is not None:
-        yield  # the outer one remembers
+        yield  # the outer context keeps the sources
         return
     token = _opened.set({})
     try:
@@ -32,14 +33,14 @@ def open_once() -> Iterator[None]:
 
 
 def forget_sources() -> None:
-    """Let go of what is remembered, since nobody will ask again."""
+    """Forgets the opened sources, once nobody will need them again."""
     opened = _opened.get()
     if opened is not None:
         opened.clear()
 
 
 def open_parts(source: DataSource, opener: Callable[[], Parts]) -> Parts:
-    """As `opener` opens it, or as it was opened before. Raises DataError, OSError, MemoryError."""
+    """Returns the parts that were opened before, or opens them by `opener`. Raises DataError, OSError, MemoryError."""
     opened = _opened.get()
     if opened is not None and source in opened:
         return opened[source][0]
@@ -50,7 +51,7 @@ def open_parts(source: DataSource, opener: Callable[[], Parts]) -> Parts:
 
 
 def open_part(source: DataSource, parts: Parts, name: str, key: str) -> Part:
-    """The split that `data.<key>` names, or what it was when it was opened before. Raises as `open_parts` does."""
+    """Returns the split that `data.<key>` names, opened now or before. Raises as `open_parts` does."""
     opened = _opened.get()
     if opened is None or source not in opened:
         return parts.open(name, key)

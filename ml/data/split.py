@@ -1,16 +1,16 @@
-"""The split of a site's own samples into those it trains on and those that test what came of it.
+"""The split of a site's own samples into those it trains on and those that test the result.
 
-    train   what a model is trained on
-    test    held out of it: every figure is measured on these
-    val     held out of both, where that is asked for: by these, rounds are compared
+    train   samples that a model is trained on
+    test    held out of training: every figure is measured on these
+    val     held out of both, where the configuration sets it: rounds are compared by these
 
 A sample's key is its group, else its id, else its content. When a site first reads its data, the keys with the lowest
 SHA-256(seed || key) of each class are held out, about `data.held_out` of its samples, and those with the next lowest
-are val, about `data.val` of the others. Each key's side is remembered and never changes. A key that comes later is held
-out if its hash is below `data.held_out` of the hashes' range, and val if it lies in the part above that. Samples of the
+are val, about `data.val` of the others. Each key's side is stored and does not change. A key that appears later is held
+out if its hash is below `data.held_out` of the hashes' range, and val if it is in the part above that. Samples of the
 same content are on one side, whatever their keys.
 
-A site that has trained on all without val goes on so, and so does one that would have too few val samples to tell.
+A site that has already trained without val samples continues so, and so does one that would have too few of them.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from ml.data.base import AnyLabels
 
 KEY_BYTES = 16  # of a hash that are kept: two of a billion keys share them with a probability of 1e-21
 SEED_BYTES = 32
-PUBLIC_SEED = bytes(SEED_BYTES)  # of a split that nobody remembers
+PUBLIC_SEED = bytes(SEED_BYTES)  # of a split that is not stored
 CONTENT = ("content",)
-TOO_FEW = 5  # held-out samples of a class, of which one more or less right is a fifth of the figure
-VAL_SHARE = 0.1  # of the training samples that is val, where a run selects a round
-MIN_VAL = 10  # val samples: of fewer, or of one class alone, there is no telling which round is better
+TOO_FEW = 5  # held-out samples of a class: among five, one answer changes the figure by a fifth
+VAL_SHARE = 0.1  # share of the training samples that is val, where a run selects a round
+MIN_VAL = 10  # val samples: fewer, or samples of one class, do not show which round is better
 
 
 Rule = tuple[str, ...]  # what keys are made of: ("group", "patient"), ("id", "visit") or CONTENT
 
 
 class Side(StrEnum):
-    """A side of a split, as it is spelled in data and on the disk."""
+    """A side of a split, spelled as in data and on the disk."""
 
     TRAIN = "train"
     TEST = "test"
@@ -48,16 +48,16 @@ class Side(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Sides:
-    """A site's own split: its secret `seed`, None where the site keeps the split of a release that had none, and the
-    side of each key that it has seen, by the key's hash. `rule` is what keys are made of, None where that is not known
-    yet, and `columns` are those of a table whose cells are its rows' keys. What `place` decides is `known` from then
-    on."""
+    """A site's own split: its secret `seed`, None where the site keeps the split of a release that had no seed, and the
+    side of each key that the site has seen, by the key's hash. `rule` says what keys are made of, None where that is
+    not known yet; `columns` are a table's columns whose cells make up its rows' keys. `place` adds what it decides to
+    `known`."""
 
     seed: bytes | None = PUBLIC_SEED
     known: dict[bytes, Side] = field(default_factory=dict)
     rule: Rule | None = None
     columns: tuple[str, ...] | None = None
-    is_first: bool = field(init=False)  # nothing was known
+    is_first: bool = field(init=False)  # no side was known before
     has_val: bool = field(init=False)  # some keys known are val
 
     def __post_init__(self) -> None:
@@ -67,9 +67,9 @@ class Sides:
     def place(
         self, keys: Sequence[bytes], contents: Sequence[bytes], y: AnyLabels, share: float, val: float | None = None
     ) -> NDArray[np.str_]:
-        """The side of each sample by its key, of which `share` is held out to test and `val` of the others to compare
-        rounds by; of 0 none is, and keys that were val train from then on. `contents` are digests of the samples, `y`
-        their classes, or labels and targets [N, T], of which all are one class."""
+        """Returns the side of each sample by its key. A `share` of the samples is held out to test, and a share `val`
+        of the others to compare rounds by. If `val` is 0, none is val, and keys that were val train from then on.
+        `contents` are digests of the samples, `y` their classes; labels and targets [N, T] count as one class."""
         if not keys:
             return np.empty(0, "U5")
         numbers: dict[bytes, int] = {}
@@ -94,8 +94,8 @@ class Sides:
         return side_N
 
     def carry_over(self, before: Sequence[bytes], keys: Sequence[bytes]) -> int:
-        """Gives samples that are known by other keys now the sides that they had by those `before`. Returns how many
-        had one. Where one key is of samples of two sides, it trains."""
+        """Records, for samples whose keys have changed, the sides that they had by their keys `before`. Returns the
+        number of samples that had a side. Where one key belongs to samples of two sides, it trains."""
         num, found = 0, dict[bytes, Side]()
         for key, side in zip(keys, self.get_sides(before), strict=True):
             if side is not None:
@@ -106,7 +106,7 @@ class Sides:
         return num
 
     def get_sides(self, keys: Sequence[bytes]) -> list[Side | None]:
-        """The side of each key that has one."""
+        """Returns the side of each key, None for a key that has none."""
         return [self.known.get(self._hash(key)) for key in keys]
 
     def _hash(self, key: bytes) -> bytes:
@@ -114,41 +114,46 @@ class Sides:
         return sha256(self.seed + key).digest()[:KEY_BYTES]
 
     def _find_side(self, hashes: Sequence[bytes]) -> Side | None:
-        """The side of samples of one content, of which some keys are known: training if any was trained on."""
+        """Returns the side of samples that belong together, of which some keys are known: training if any was trained
+        on."""
         sides = {self.known[one] for one in hashes if one in self.known}
         return None if not sides else Side.TRAIN if Side.TRAIN in sides else min(sides)
 
 
 def are_enough(y: AnyLabels) -> bool:
-    """Tells whether val samples of these classes, or labels and targets [N, T], show which round is better."""
+    """Says whether val samples of these classes, or labels and targets [N, T], suffice to show which round is
+    better."""
     return len(y) >= MIN_VAL and (y.ndim > 1 or len(np.unique(y)) > 1)
 
 
 def complete_val(data: Mapping[str, Any], *, selects: bool) -> dict[str, Any]:
-    """`data` of a configuration in a run. Where that `selects` a round, and nobody says how much is val, a tenth is."""
+    """Returns `data` of a configuration as a run uses it: if the run `selects` a round and no share of val samples is
+    set, it is a tenth."""
     return {**data, "val": VAL_SHARE} if selects and data.get("val") is None else {**data}
 
 
 def divide(
     rows: NDArray[np.int64], is_val: NDArray[np.bool_], y: AnyLabels
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows of one client that train, and those that are val: none where they would be too few."""
+    """Returns the rows of one client that train, and its val rows: none where they would be too few."""
     val = rows[is_val[rows]]
     return (rows[~is_val[rows]], val) if are_enough(y[val]) else (rows, rows[:0])
 
 
 def is_below(one: bytes, share: float) -> bool:
-    """Whether a hash lies in the lowest `share` of all there may be."""
+    """Says whether a hash lies in the lowest `share` of all possible hashes."""
     return int.from_bytes(one[:8], "big") < share * 2**64
 
 
 def _find_band(one: bytes, share: float, val: float) -> Side:
-    """The side of a key that came later, of which these shares test and are val."""
+    """Returns the side of a key that was seen after the first split: a share `share` of such keys tests, and a share
+    `val` is val."""
     return Side.TEST if is_below(one, share) else Side.VAL if is_below(one, share + val) else Side.TRAIN
 
 
 def _draw(hash_U: Sequence[bytes], unit_N: NDArray[np.int64], y_N: AnyLabels, share: float, val: float) -> list[Side]:
-    """The side of each unit, where none is known: `share` of the samples tests, and `val` of the others is val."""
+    """Draws the side of each unit, where none is known: `share` of the samples tests, and `val` of the others is
+    val."""
     is_test = np.zeros(len(hash_U), np.bool_)
     if share:
         is_test = choose_lowest(hash_U, unit_N, y_N, share)
@@ -162,9 +167,9 @@ def _draw(hash_U: Sequence[bytes], unit_N: NDArray[np.int64], y_N: AnyLabels, sh
 def choose_lowest(
     hash_U: Sequence[bytes], unit_N: NDArray[np.int64], y_N: AnyLabels, share: float, least: int = 1
 ) -> NDArray[np.bool_]:
-    """The units of samples that are held out: of each class, the rarest first, those with the lowest hashes, until it
-    has as near to `share` of its samples as whole units allow. At `least` so many samples of a class, and never the
-    last unit of it that trains."""
+    """Chooses the units of samples that are held out. For each class, the rarest first, takes the units with the lowest
+    hashes until it has as near to `share` of the class's samples as whole units allow. Takes at `least` so many samples
+    of a class, and never the last unit of it that trains."""
     classes, class_N = np.unique(y_N, return_inverse=True)
     size_UC = np.zeros((len(hash_U), len(classes)), np.int64)
     np.add.at(size_UC, (unit_N, class_N.reshape(-1)), 1)
@@ -186,7 +191,7 @@ def choose_lowest(
 
 
 def _join(key_N: NDArray[np.int64], contents: Sequence[bytes], num_keys: int) -> NDArray[np.int64]:
-    """The unit of each key: keys that share a content are in one."""
+    """Returns the unit of each key: keys that share a content are in one unit."""
     root = list(range(num_keys))
 
     def find(k: int) -> int:

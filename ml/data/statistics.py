@@ -1,4 +1,4 @@
-"""A site's word in agreed statistics: the sums of its training samples, made where the samples are.
+"""A site's part in agreed statistics: the sums of its training samples, computed where the samples are.
 
 Values are rounded to units of 2^-44 one by one, and added as integers: the sums over all sites are those of the pooled
 samples, to the last digit. Where samples are hidden they have noise (`ml.data.hidden_statistics`).
@@ -30,15 +30,15 @@ from ml.payload import Array
 from ml.specs.statistics import Agreement
 from ml.specs.statistics_checks import round_down
 
-_PART_BITS = 32  # of an integer that is added in parts; a part's sum over a chunk fits an int64
+_PART_BITS = 32  # bits of an integer that are added at a time; their sum over a chunk fits an int64
 CHUNK_VALUES = 1 << 20
 
 
 def compute_statistics(
     x_NCHW: Images | FittedImages, y_N: Labels, num_classes: int, agreement: Agreement
 ) -> dict[str, Array]:
-    """The payload of samples as they are before any normalisation: all zeros of too few. Raises DataError for a value
-    that is too large, or no number."""
+    """Returns the payload of sums over samples before any normalisation; all zeros where there are too few samples.
+    Raises DataError for a value that is too large, or no number."""
     if len(y_N) < agreement.min_count:
         x_NCHW, y_N = x_NCHW[:0], y_N[:0]
     counted: dict[str, Array] = {}
@@ -67,7 +67,8 @@ def compute_statistics(
 def _sum_by_class(
     x_NCHW: Images | FittedImages, is_there_NC: NDArray[np.bool_], y_N: Labels, num_classes: int, agreement: Agreement
 ) -> Integers:
-    """What `read_by_class` reads: of a class that few samples with a value have, nothing."""
+    """Returns the counts and sums by class and channel that `read_by_class` reads; 0 for a class in which few samples
+    have a value."""
     counts_KC = count_by_class(is_there_NC, y_N, num_classes)
     counts_KC = leave_out_few(counts_KC, is_there_NC.sum(axis=0), agreement.min_count)
     numbers_3KC: Integers = np.zeros((3, *counts_KC.shape), object)
@@ -82,15 +83,15 @@ def _sum_by_class(
 
 
 def count_by_class(is_there_NC: NDArray[np.bool_], y_N: Labels, num_classes: int) -> NDArray[np.int64]:
-    """int64[K, C]: how many samples of each class have a value of each channel."""
+    """Returns int64[K, C]: how many samples of each class have a value of each channel."""
     counts_KC = np.zeros((num_classes, is_there_NC.shape[1]), np.int64)
     np.add.at(counts_KC, y_N, is_there_NC.astype(np.int64))
     return counts_KC
 
 
 def leave_out_few(counts_KC: NDArray[np.int64], all_C: NDArray[np.int64], min_count: int) -> NDArray[np.int64]:
-    """The counts with 0 for a class with fewer than `min_count` of all, and for all classes where the rest would give
-    these away."""
+    """Returns the counts with 0 for a class with fewer than `min_count` of all, and 0 for all classes where the others
+    would reveal the count that is left out."""
     left_KC = np.where(counts_KC < min_count, 0, counts_KC)
     rest_C = all_C - left_KC.sum(axis=0)
     left_KC[:, (rest_C > 0) & (rest_C < min_count)] = 0
@@ -98,14 +99,15 @@ def leave_out_few(counts_KC: NDArray[np.int64], all_C: NDArray[np.int64], min_co
 
 
 def count_classes(y_N: Labels, num_classes: int, min_count: int) -> Array:
-    """int64[K]; 0 for a class with fewer than `min_count` samples, and for all where the rest would give these away."""
+    """Returns int64[K]: 0 for a class with fewer than `min_count` samples, and 0 for all where the others would reveal
+    the count that is left out."""
     counts_K = np.bincount(y_N, minlength=num_classes).astype(np.int64)
     return leave_out_few(counts_K[:, None], np.array([len(y_N)]), min_count)[:, 0]
 
 
 def count_bins(x_NCHW: Images, agreement: Agreement) -> Array:
-    """int64[B]: how many values of each feature lie in each of its bins, an edge in the one that it begins; rounded
-    down."""
+    """Returns int64[B]: how many values of each feature lie in each of its bins, rounded down. A value on an edge
+    belongs to the bin above it."""
     return np.concatenate(
         [
             round_down(counts * (counts.sum() >= agreement.min_count), agreement.min_count)
@@ -115,7 +117,7 @@ def count_bins(x_NCHW: Images, agreement: Agreement) -> Array:
 
 
 def sort_into_bins(x_NCHW: Images, agreement: Agreement) -> dict[int, NDArray[np.int64]]:
-    """How many values lie in each bin, by the place of each feature that has some."""
+    """Returns how many values lie in each bin, by the place of each feature that has bins."""
     counts = {}
     for feature, (values, edges) in enumerate(zip(x_NCHW[:, :, 0, 0].T, agreement.edges, strict=True)):
         if edges:
@@ -126,8 +128,8 @@ def sort_into_bins(x_NCHW: Images, agreement: Agreement) -> dict[int, NDArray[np
 
 
 def _leave_out_empty(x_NCHW: Images, min_count: int) -> tuple[Images, NDArray[np.bool_]]:
-    """The samples of a table with 0 where a cell is empty, which adds nothing to a sum, and which are not; of a feature
-    with fewer than `min_count` nothing is left."""
+    """Returns the samples of a table with 0 in place of empty cells, which adds nothing to a sum, and a mask of the
+    cells that have a value. A feature with fewer than `min_count` values counts as empty."""
     is_there_NC = ~np.isnan(x_NCHW[:, :, 0, 0])
     is_there_NC &= is_there_NC.sum(axis=0) >= min_count
     left: Images = np.where(is_there_NC[:, :, None, None], x_NCHW, np.float32(0))
@@ -135,7 +137,8 @@ def _leave_out_empty(x_NCHW: Images, min_count: int) -> tuple[Images, NDArray[np
 
 
 def _round_categories(x_NCHW: Images, agreement: Agreement) -> Images:
-    """The samples with so few rows of each value of a category left that there is a multiple of `min_count` of each."""
+    """Returns the samples with so few rows of each value of a category that their number is a multiple of
+    `min_count`."""
     x_NCHW = x_NCHW.copy() if agreement.categories else x_NCHW
     for channel in (channel for places in agreement.categories for channel in places):
         rows = np.flatnonzero(x_NCHW[:, channel, 0, 0])
@@ -144,7 +147,7 @@ def _round_categories(x_NCHW: Images, agreement: Agreement) -> Images:
 
 
 def sum_values(x_NCHW: Images | FittedImages) -> tuple[list[int], list[int]]:
-    """The sums of each channel and of its squares, in units and in square units."""
+    """Returns the sum of each channel and the sum of its squares, in units and in square units."""
     num_channels = x_NCHW.shape[1]
     sums, squares = [0] * num_channels, [0] * num_channels
     step = max(1, CHUNK_VALUES // max(1, int(np.prod(x_NCHW.shape[1:]))))
@@ -160,7 +163,7 @@ def sum_values(x_NCHW: Images | FittedImages) -> tuple[list[int], list[int]]:
 def _check_size(units: NDArray[np.float64]) -> None:
     largest_C = np.abs(units).max(axis=(0, 2, 3), initial=0)
     channel = int(largest_C.argmax())
-    if not largest_C[channel] < 2.0 ** (LIMIT_BITS + UNIT_BITS):  # nor is what is no number
+    if not largest_C[channel] < 2.0 ** (LIMIT_BITS + UNIT_BITS):  # not-a-number fails, too
         raise DataError(
             f"feature {channel}: expected values below 2^{LIMIT_BITS} either way for agreed statistics, "
             f"got {np.ldexp(largest_C[channel], -UNIT_BITS):g}"
@@ -168,7 +171,7 @@ def _check_size(units: NDArray[np.float64]) -> None:
 
 
 def _add_up(whole_NCHW: NDArray[np.float64]) -> Iterable[int]:
-    """The exact sum of whole numbers, by channel."""
+    """Returns the exact sum of whole numbers, by channel."""
     rest, sign = np.abs(whole_NCHW), np.sign(whole_NCHW)
     totals, shift = [0] * whole_NCHW.shape[1], 0
     while rest.any():

@@ -13,22 +13,22 @@ from numpy.typing import NDArray
 from ml.data.cells import is_empty, parse_numbers, to_text
 from ml.errors import DataError
 
-MAX_NUMBERS = 6  # different ones that are groups of their own; of more the quartiles cut
+MAX_NUMBERS = 6  # different numbers that are groups of their own; more are cut at quartiles
 MAX_GROUPS = 24
 MAX_NAME_CHARS = 40
 EMPTY = "(empty)"
 
 
 class Subgroup(NamedTuple):
-    """The `rows` of a table, by their places, that have the same value, or one of a range; `name` says which."""
+    """The rows of a table, by their places, that have the same value, or a value in one range; `name` says which."""
 
     name: str
     rows: NDArray[np.int64]
 
 
 def split_rows(cells: Sequence[Any], cuts: Sequence[float] = ()) -> list[Subgroup]:
-    """The rows by their cells, those without a value last. Numbers are cut where `cuts` say, or at their quartiles
-    where they are more than a few. Raises DataError for more texts than groups, and for cuts of texts."""
+    """Groups the rows by their cells; rows without a value come last. Numbers are cut at `cuts`, or at their quartiles
+    where they have more than a few values. Raises DataError for more texts than groups, and for cuts of texts."""
     is_empty_N = np.array([is_empty(cell) for cell in cells], np.bool_)
     values_N, is_text_N = parse_numbers(cells)
     known_N = values_N[~is_empty_N]
@@ -43,14 +43,14 @@ def split_rows(cells: Sequence[Any], cuts: Sequence[float] = ()) -> list[Subgrou
 
 
 def _find_quartiles(values_N: NDArray[np.float64]) -> list[float]:
-    """Returns the quartiles above the least value, or where that stands for most rows, the value next to it."""
+    """Returns the quartiles above the least value or, where most rows have that value, the next larger value."""
     least = values_N.min()
     found: list[float] = [cut for cut in np.quantile(values_N, [0.25, 0.5, 0.75]).tolist() if cut > least]
     return found or [float(values_N[values_N > least].min())]
 
 
 def _split_range(values_N: NDArray[np.float64], is_known_N: NDArray[np.bool_], cuts: Sequence[float]) -> list[Subgroup]:
-    """Splits the rows into ranges, from each cut to below the next. A range that no row is in is no group."""
+    """Splits the rows into ranges, each from one cut to below the next. Leaves out a range without rows."""
     edges = sorted(set(cuts))
     names = [
         f"below {edges[0]:g}",

@@ -1,5 +1,5 @@
-"""Checks of tables: features whose scales are far apart, that are far from genesis' own or say nothing, and labels
-that look like measurements.
+"""Checks of tables: features whose scales are far apart, that are far from genesis' own or have only one value, and
+labels that look like measurements.
 
     scale       one feature in 0..2398 beside another in 0..0.05, and nothing that normalises them: the large one drowns
                 the other. With genesis' input known, what counts is what its mean and deviation leave
@@ -22,17 +22,17 @@ from ml.data.findings import Finding
 from ml.data.labels import are_numbers
 from ml.data.table_input import FLAG_SUFFIX
 
-FLOAT32_NOISE = 1e-6  # of a value: what its float32 may be off by, and a little more
+FLOAT32_NOISE = 1e-6  # of a value: the error of its float32, and a little more
 APART = 100.0  # times as wide as another: beyond that, training sees the wider feature alone
-FAR = 20.0  # of genesis' deviations: no site's own patients are so different
+FAR = 20.0  # of genesis' deviations: no site's patients differ so much
 MANY_VALUES = 20  # different numbers as labels
-FEW_ROWS = 10  # of each of them
+FEW_ROWS = 10  # for each of them
 _SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureStats:
-    """One column of a table over all rows."""
+    """The range, mean and deviation of one column of a table over all rows."""
 
     name: str
     min: float
@@ -49,7 +49,7 @@ class FeatureStats:
 
 
 def compute_feature_stats(table: ArrayDataset) -> list[FeatureStats]:
-    """Range, mean and deviation of each column."""
+    """Computes the range, mean and deviation of each column."""
     return _compute_stats(table.x, table.features or _number(table.x))
 
 
@@ -69,11 +69,11 @@ def _compute_stats(x: Samples, names: Sequence[str]) -> list[FeatureStats]:
 
 
 def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[Finding]:
-    """The findings about a table's columns, as genesis' input leaves them where that is known."""
+    """Yields the findings about a table's columns, after genesis' input has encoded them where that is known."""
     if not train.is_table or not len(train):
         return
     stats = compute_feature_stats(train)
-    constant = [] if train.columns else [own for own in stats if own.is_constant]  # of columns it is said by name
+    constant = [] if train.columns else [own for own in stats if own.is_constant]  # columns have a finding of their own
     if constant := [own for own in constant if not own.name.endswith(FLAG_SUFFIX)]:
         has = "has" if len(constant) == 1 else "have"
         yield Finding(
@@ -86,7 +86,7 @@ def check_features(train: ArrayDataset, input_: InputFormat | None) -> Iterable[
 
 
 def check_labels(train: ArrayDataset) -> Iterable[Finding]:
-    """The finding about a table's labels that are numbers, each a class of its own."""
+    """Yields the finding about a table's labels that are numbers, each a class of its own."""
     if not train.is_table or not are_numbers(train.classes):
         return
     counts = train.count_classes()
@@ -126,8 +126,9 @@ def _check_units(stats: Sequence[FeatureStats], input_: InputFormat) -> Iterable
 def check_agreed(
     x: Images, names: Sequence[str] | None, mean: Sequence[float], std: Sequence[float]
 ) -> Iterable[Finding]:
-    """The finding about a table's values `x`, of features with these names, beside the mean and deviation that members
-    agreed on. A site whose values are wrong is in these itself, so that the others' are narrow beside them."""
+    """Yields the finding about a table's values `x`, of features with these names, compared with the mean and
+    deviation that members agreed on. A site's wrong values are part of these and widen them, so that other sites'
+    values look narrow."""
     stats = _compute_stats(x, names if names is not None and len(names) == x.shape[1] else _number(x))
     far = [
         (own, theirs, spread)

@@ -1,18 +1,18 @@
-"""A table's columns as a run has agreed on them: categories as one feature for each of their values, and what stands
-for a cell that is empty.
+"""A table's columns by the rules that a run has agreed on: categories as one feature for each of their values, and
+replacements for empty cells.
 
     columns   by name, in the order of the features; with `values` a column is a category, and becomes a feature for
-              each of them, 1 for the one a row has; `edges` part the bins in which agreed statistics count a number's
-              values, and `empty` are texts that stand for an empty cell in this column alone, such as the 0 of a
-              cholesterol. Other columns of a site's table are not looked at. Without `columns` all are numbers, in the
-              order of the file
-    missing   of an empty cell: refuse, or take the run's mean of a number, or zero. A category then has no value. With
+              each of them, 1 for the one a row has; `edges` separate the bins in which agreed statistics count a
+              number's values, and `empty` are texts that stand for an empty cell in this column alone, such as 0 for
+              cholesterol. Other columns of a site's table are ignored. Without `columns` all are numbers, in the order
+              of the file
+    missing   for an empty cell: refuse, or use the run's mean of a number, or zero. A category then has no value. With
               mean+flag each column becomes one more feature, 1 where its cell is empty
     empty     the texts that stand for an empty cell, beside those that always do; a number among them, such as -999,
-              stands for it however it is written
-    unknown   of a value that is not among a category's: refuse, or other, which is one more feature of each category
+              stands for it in any spelling
+    unknown   for a value that is not among a category's: refuse, or other, which is one more feature of each category
 
-It is the same at training, at prediction and at evaluation, so that nothing of a row hangs on the rows beside it.
+The rules are the same in training, prediction and evaluation, so that no row depends on the rows beside it.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from ml.data.memory import validate_fits
 from ml.errors import DataError, suggest
 
 MISSING, UNKNOWN = ("refuse", "mean", "mean+flag", "zero"), ("refuse", "other")
-FLAG, FLAG_SUFFIX = "+flag", " (empty)"  # at the end of `missing`, and of the name of the feature that says it
-MAX_VALUES = 100  # of a category that is found by itself
+FLAG, FLAG_SUFFIX = "+flag", " (empty)"  # ends `missing`, and the name of the feature that marks empty cells
+MAX_VALUES = 100  # values of a category that is detected
 CATEGORIES = "; categories and empty cells need input.columns and input.missing in genesis"
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One of a table's: a number, or with `values` a category."""
+    """A table's column: a number or, with `values`, a category."""
 
     name: str
     values: tuple[str, ...] = ()
@@ -61,9 +61,9 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class TableInput:
-    """What a run's `input` says of tables. `mean` is the run's, of each feature; where nobody has measured it yet, a
-    table's own stands for it. Where members agree on it (`is_agreed`) empty cells stay what they are, not a number,
-    until it is known."""
+    """A run's rules for tables, part of its `input`. `mean` is the run's, of each feature; until it is measured, a
+    table's own mean takes its place. Where members agree on the mean (`is_agreed`), empty cells stay not-a-number until
+    it is known."""
 
     columns: tuple[Column, ...] | None = None
     missing: str = "refuse"
@@ -74,7 +74,7 @@ class TableInput:
 
     @classmethod
     def from_mapping(cls, input_: Mapping[str, Any], mean: tuple[float, ...] = ()) -> Self | None:
-        """Of a run's `input`; None where that says nothing of tables. Raises DataError."""
+        """Reads a run's `input`; None where that has no rules for tables. Raises DataError."""
         if not any(input_.get(key) is not None for key in ("columns", "missing", "unknown", "empty")):
             return None
         chosen = {}
@@ -90,7 +90,7 @@ class TableInput:
         return cls(columns, chosen["missing"], chosen["unknown"], mean, _read_empty("input", input_), is_agreed)
 
     def to_mapping(self) -> dict[str, Any]:
-        """As it stands in a run's `input`: what is not set is left out."""
+        """Returns the rules as a run's `input` has them; defaults are left out."""
         told: dict[str, Any] = {}
         if self.columns is not None:
             told["columns"] = [column.to_mapping() for column in self.columns]
@@ -100,16 +100,16 @@ class TableInput:
 
     @property
     def has_flags(self) -> bool:
-        """True where each column has a feature that says where its cell is empty."""
+        """Says whether each column has a feature that marks its empty cells."""
         return self.missing.endswith(FLAG)
 
     @property
     def leaves_empty(self) -> bool:
-        """True where empty cells stay not a number until members have agreed on their mean."""
+        """Says whether empty cells stay not-a-number until members have agreed on the mean."""
         return self.is_agreed and self.missing.startswith("mean")
 
     def get_features(self, columns: Sequence[Column]) -> list[str]:
-        """The names of the features of these columns."""
+        """Returns the names of the features of these columns."""
         names: list[str] = []
         for column in columns:
             others = ["(other)"] if self.unknown == "other" else []
@@ -119,7 +119,7 @@ class TableInput:
         return names
 
     def get_numbers(self, num_features: int) -> NDArray[np.bool_]:
-        """Which features are numbers, not values of a category."""
+        """Returns a mask of the features that are numbers, not values of a category."""
         flag = [False] * self.has_flags
         if self.columns is None:
             return np.resize(np.array([True, *flag]), num_features)
@@ -128,7 +128,7 @@ class TableInput:
         return np.array([kind for own in kinds for kind in own], np.bool_)
 
     def choose(self, names: Sequence[str], place: object) -> list[Column]:
-        """The columns that become features, of a table's own `names`. Raises DataError."""
+        """Returns the columns that become features, of a table's own `names`. Raises DataError."""
         if self.columns is None:
             return [Column(name) for name in names]
         lacking = [column.name for column in self.columns if column.name not in names]
@@ -142,30 +142,31 @@ class TableInput:
         return list(self.columns)
 
     def list_passed_over(self, names: Sequence[str]) -> tuple[str, ...]:
-        """Those of a table's own `names` that become no feature."""
+        """Returns those of a table's own `names` that become no feature."""
         if self.columns is None:
             return ()
         chosen = {column.name for column in self.columns}
         return tuple(name for name in names if name not in chosen)
 
     def count_empty(self, cells: Cells) -> NDArray[np.int64]:
-        """How many cells of each row are empty, of the columns that become features."""
+        """Returns how many cells of each row are empty in the columns that become features."""
         chosen = [self.clear(cells[column.name], column) for column in self.choose(list(cells), "the table")]
         empty: NDArray[np.int64] = np.array([[is_empty(cell) for cell in column] for column in chosen]).sum(0)
         return empty
 
     def get_empty(self, column: Column) -> tuple[str, ...]:
-        """The texts that stand for an empty cell of a column, beside those that always do."""
+        """Returns the texts that stand for an empty cell of a column, beside those that always do."""
         return (*self.empty, *column.empty)
 
     def clear(self, cells: Sequence[Any], column: Column) -> Sequence[Any]:
-        """The cells of a column, None for each that the run takes for empty."""
+        """Returns the cells of a column with None for each that the run treats as empty."""
         if not (empty := self.get_empty(column)):
             return cells
         return [None if is_empty(cell, empty) else cell for cell in cells]
 
     def encode(self, cells: Cells, locate: Callable[[int], str]) -> NDArray[np.float32]:
-        """The features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be."""
+        """Returns the features of each row, [N, F, 1, 1]. Raises DataError naming the first cell that cannot be
+        encoded."""
         blocks: list[NDArray[np.float64]] = []
         columns = self.choose(list(cells), "the table")
         num_rows, num_features = len(cells[columns[0].name]), len(self.get_features(columns))
@@ -186,7 +187,7 @@ class TableInput:
         self, column: Column, cells: Sequence[Any], locate: Callable[[int], str]
     ) -> NDArray[np.float64]:
         place = {to_text(value): i for i, value in enumerate(column.values)}
-        place |= {value: i for i, value in enumerate(column.values)}  # as it stands there, where that is another's text
+        place |= {value: i for i, value in enumerate(column.values)}  # an exact spelling takes precedence
         x = np.zeros((len(cells), len(column.values) + (self.unknown == "other")))
         for i, cell in enumerate(cells):
             text = to_text(cell)
@@ -234,7 +235,7 @@ class TableInput:
 
 
 def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
-    """Every column as what its cells are: a number, or a category of the values that it has. Raises DataError for
+    """Detects each column's type by its cells: a number, or a category of the values that it has. Raises DataError for
     dates, and for text that is different in nearly every row."""
     columns = []
     for name, texts in cells.items():
@@ -262,7 +263,7 @@ def detect_columns(cells: Cells, place: object) -> tuple[Column, ...]:
 
 
 def describe_wrong(name: str, cell: Any) -> str:
-    """The words about a cell that should have been a number, and what it may be."""
+    """Describes a cell that should have been a number, and what it may be."""
     return f"column {name!r}: expected a finite number, got {str(cell).strip()!r}{hint_at(cell)}"
 
 

@@ -1,11 +1,11 @@
-"""Near twins: held-out samples that have a training sample of their class much nearer to them than chance would put it,
-as two pictures of one patient are. What is measured on them is memory.
+"""Near twins: held-out samples with a training sample of their class much nearer to them than chance explains, such as
+two pictures of one patient. A figure measured on them shows only that the model remembers.
 
-Samples are compared by their features, each at its own deviation; of more than DIMENSIONS random projections of them.
-Around a sample the number of others grows with some power D of the distance. Where the k nearest reach out to r_k, the
-nearest is expected at r_k (1/k)^(1/D); D is measured between r_(k/2) and r_k, and is that of most samples. A twin is
-nearer than a part NEAR of what is expected. How many samples one patient may have is not known, so that k is tried
-as several parts of a class.
+Samples are compared by their features, each divided by its deviation; samples with more than DIMENSIONS features by
+random projections. Around a sample the number of others grows with some power D of the distance. If the k nearest are
+within r_k, the nearest is expected at r_k (1/k)^(1/D); D is measured between r_(k/2) and r_k, as the median over
+samples. A twin is nearer than a part NEAR of that. How many samples one patient may have is not known, so that k is
+tried as several parts of a class.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from ml.data.source import HELD_OUT
 from ml.seeding import numpy_rng
 
 NEAR = 0.25
-SHARE = 0.5  # of the held-out samples, from which on it is no chance
+SHARE = 0.5  # of the held-out samples: such a share is no chance
 PARTS = (0.1, 0.25, 0.5)  # of a class's training samples
 DIMENSIONS = 64
 MAX_TEST, MAX_TRAIN = 500, 8000  # samples that are compared
 CHUNK = 256  # samples in memory as numbers at a time
-MIN_TEST, MIN_TRAIN = 10, 16  # fewer tell nothing; the second is of a class
+MIN_TEST, MIN_TRAIN = 10, 16  # fewer show nothing; the second is for each class
 
 
 def check_twins(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
-    """The warning about test samples of which at least SHARE have near twins."""
+    """Yields the warning about test samples, where at least SHARE of them have near twins."""
     num, compared = count_twins(train, test)
     if compared >= MIN_TEST and num >= SHARE * compared:
         which = "held-out samples" if test.split == HELD_OUT else f"samples of {test.split}"
@@ -41,8 +41,8 @@ def check_twins(train: ArrayDataset, test: ArrayDataset) -> Iterable[Finding]:
 
 
 def count_twins(train: ArrayDataset, test: ArrayDataset) -> tuple[int, int]:
-    """The number of test samples with near twins in training, and of those that were compared. Exact duplicates do not
-    count: they are looked for elsewhere."""
+    """Returns the number of test samples with near twins in training, and of test samples that were compared. Exact
+    duplicates do not count: another check finds them."""
     rng = numpy_rng("near twins")
     of_train, of_test = (_choose(len(part), most, rng) for part, most in ((train, MAX_TRAIN), (test, MAX_TEST)))
     if not len(of_test) or len(of_train) < MIN_TRAIN:
@@ -63,7 +63,7 @@ def _choose(num: int, most: int, rng: np.random.Generator) -> NDArray[np.int64]:
 
 
 def _get_classes(part: ArrayDataset) -> NDArray[np.int64]:
-    """The class of each sample; of labels and targets, which are no classes, all are one."""
+    """Returns the class of each sample; labels and targets, which are no classes, count as one class."""
     return np.asarray(part.y, np.int64) if part.y.ndim == 1 else np.zeros(len(part), np.int64)
 
 
@@ -74,13 +74,14 @@ def _describe(
     of_test: NDArray[np.int64],
     rng: np.random.Generator,
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Both sides' samples by at most DIMENSIONS numbers, each feature at the deviation that training samples have."""
+    """Describes both sides' samples by at most DIMENSIONS numbers, each feature scaled by its deviation over training
+    samples."""
     total = squares = np.float64(0)
     shift_F = np.nan_to_num(
         _read(train, of_train[:1])[0].astype(np.float64)
-    )  # near the mean, so that no digits cancel in the squares
+    )  # near the mean, so that the squares lose no digits
     for x_NF in _iter_chunks(train, of_train):
-        apart_NF = np.nan_to_num(x_NF - shift_F)  # of an empty cell nothing
+        apart_NF = np.nan_to_num(x_NF - shift_F)  # an empty cell counts as 0
         total, squares = total + apart_NF.sum(0), squares + np.square(apart_NF).sum(0)
     mean_F = total / len(of_train)
     std_F = np.sqrt(np.maximum(squares / len(of_train) - np.square(mean_F), 0))
@@ -92,7 +93,7 @@ def _describe(
 
     def project(x_NF: NDArray[np.float32]) -> NDArray[np.float32]:
         scaled: NDArray[np.float32] = (x_NF - middle_F) * scale_F
-        scaled[np.isnan(scaled)] = 0.0  # an empty cell is as the mean is
+        scaled[np.isnan(scaled)] = 0.0  # an empty cell counts as the mean
         return scaled if directions is None else scaled @ directions
 
     own, others = (
@@ -113,7 +114,7 @@ def _read(part: ArrayDataset, rows: NDArray[np.int64]) -> NDArray[np.float32]:
 
 
 def _count(test_ND: NDArray[np.float32], train_ND: NDArray[np.float32]) -> NDArray[np.int64]:
-    """The number of test samples that have near twins, by each of PARTS."""
+    """Returns the number of test samples that have near twins, for each of PARTS."""
     squares = np.square(test_ND).sum(1)[:, None] + np.square(train_ND).sum(1) - 2 * (test_ND @ train_ND.T)
     nearest_N = train_ND[squares.argmin(1)]
     first_N = np.sqrt(np.square(test_ND.astype(np.float64) - nearest_N).sum(1))  # exact, where the squares cancel

@@ -1,10 +1,11 @@
-"""FedEDS's encryptor, and the set that a client makes with it to share (ALGORITHMS §4.3).
+"""FedEDS's encryptor, and the set that a client makes with it and sends (ALGORITHMS §4.3).
 
     (3) min over phi of CE(y, f(unet(x; phi); g, c, theta^l))       the classifier and the random layer frozen
     (4) x' = unet(x),  y' = softmax(f(x'; g, c, theta^l))           in eval mode
 
-So x' is whatever makes the frozen classifier say y through a layer that garbles its features: no cipher, and nothing
-keeps x out of it but that it does not help. `fednode experiment reconstruct` measures how much of x comes back.
+So x' is an image that makes the frozen classifier answer y through a layer that distorts its features. It is no cipher:
+nothing removes x from x', which shows little of x only because that would not help the classifier. `fednode experiment
+reconstruct` measures how much of x can be recovered.
 
 Legend: N samples, B of a batch.
 """
@@ -38,8 +39,8 @@ LEVELS = 255  # steps of a uint8 between the least and the greatest number of a 
 
 
 class AdamW:
-    """Loshchilov, Hutter, *Decoupled Weight Decay Regularization*, 2019, at beta 0.9 and 0.999; the arithmetic of
-    torch.optim.AdamW, without the half of torch that importing that brings along."""
+    """The optimiser of Loshchilov, Hutter, *Decoupled Weight Decay Regularization*, 2019, at beta 0.9 and 0.999; the
+    arithmetic of torch.optim.AdamW, without importing half of torch for it."""
 
     def __init__(
         self, parameters: Iterable[Tensor], lr: float, weight_decay: float = 0.01, *, epsilon: float = 1e-8
@@ -54,8 +55,8 @@ class AdamW:
         self._steps = 0
 
     def step(self, loss: Tensor) -> None:
-        """w <- w - lr * (weight_decay * w + m / (sqrt(v) + epsilon)), m and v the running means of the gradient and of
-        its square, freed of their start at 0."""
+        """Computes w <- w - lr * (weight_decay * w + m / (sqrt(v) + epsilon)), m and v the running means of the
+        gradient and of its square, corrected for their start at 0."""
         gradients = compute_gradients(loss, self.parameters)
         self._steps += 1
         unbiased_1, unbiased_2 = 1 - 0.9**self._steps, 1 - 0.999**self._steps
@@ -69,12 +70,13 @@ class AdamW:
         torch._foreach_addcdiv_(self._weights, self._means, roots, -self.lr / unbiased_1)
 
 
-# ---- training it
+# ---- training
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncryptorSettings:
-    """An encryptor of `width` channels, whose output goes through `out`, and how AdamW trains it."""
+    """The settings of an encryptor of `width` channels, whose output goes through `out`, and of its training by
+    AdamW."""
 
     width: int
     out: str
@@ -105,8 +107,8 @@ def train_encryptor(
     rng: Generator,
     stepping: Stepping | None = None,
 ) -> UNet2:
-    """An encryptor of the samples x_NCHW of classes y_N, in eval mode and on their device. `model` is in eval mode
-    meanwhile, and afterwards as it was.
+    """Trains an encryptor on the samples x_NCHW of classes y_N, and returns it in eval mode, on their device. `model`
+    is in eval mode meanwhile, and restored afterwards.
 
     `layer` is theta^l on the device. Raises Stopped between two steps, and Diverged.
     """
@@ -132,13 +134,13 @@ def train_encryptor(
 
 
 def count_encryptor_steps(num_samples: int, batch_size: int, epochs: int) -> int:
-    """The number of steps that `train_encryptor` makes."""
+    """Returns the number of steps that `train_encryptor` makes."""
     return epochs * -(-num_samples // batch_size)
 
 
 @contextmanager
 def freeze_for_now(model: Model) -> Iterator[None]:
-    """The model in eval mode and without gradients of its own, then as it was."""
+    """Puts the model in eval mode and without gradients of its own within the context, and restores it afterwards."""
     was_training, trained = model.training, [p for p in model.parameters() if p.requires_grad]
     model.eval()
     for parameter in trained:
@@ -152,7 +154,7 @@ def freeze_for_now(model: Model) -> Iterator[None]:
 
 
 def _draw_unet(shape: Sequence[int], width: int, out: str, rng: Generator) -> UNet2:
-    """A new one, its weights drawn from `rng` and torch's generator left alone."""
+    """Returns a new network with weights drawn from `rng`; leaves torch's generator unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(rng.integers(1 << 62)))
         return UNet2(shape, width, out)
@@ -162,13 +164,13 @@ def _is_channels_last(x: Tensor) -> bool:
     return x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
 
 
-# ---- what is shared
+# ---- the set to send
 
 
 @torch.no_grad()
 def encrypt(unet: UNet2, parts: Iterable[Tensor], should_stop: ShouldStop | None = None) -> Iterator[Tensor]:
-    """x'_BCHW float32 of each part x_BCHW, within the bounds that validators set. `unet` is in eval mode, or an image
-    would depend on its batch. Raises Stopped."""
+    """Yields x'_BCHW float32 of each part x_BCHW, within the bounds that validators set. `unet` has to be in eval mode,
+    or an image would depend on its batch. Raises Stopped."""
     for part in parts:
         if should_stop is not None and should_stop():
             raise Stopped("stopped while the samples were encrypted")
@@ -187,11 +189,12 @@ def make_encrypted_set(
     batch_size: int,
     should_stop: ShouldStop | None = None,
 ) -> dict[str, Array]:
-    """The payload of these rows of x_NCHW, in their order, Eq. (4): their images by `unet` in `dtype`, the soft labels
-    of those by `model` through `layer`, and the layer. The labels are of the images as they are read, after rounding.
+    """Returns the payload of these rows of x_NCHW, in their order, Eq. (4): their images by `unet` in `dtype`, soft
+    labels of these images by `model` through `layer`, and the layer. The labels are computed from the images after
+    rounding, as receivers decode them.
 
-    Images are written where they stay, part by part; with uint8 they are made twice, since a channel's range is known
-    only after all of them. Raises Stopped.
+    Images are written to their final place part by part; with uint8 they are made twice, since a channel's range is
+    known only after all of them. Raises Stopped.
     """
 
     def encrypt_all() -> Iterator[Tensor]:
@@ -215,7 +218,7 @@ def make_encrypted_set(
 
 
 def _find_coding(parts: Iterable[Tensor]) -> dict[str, Array]:
-    """Each channel's `offset`, its least number, and `scale`, the step from there to its greatest in LEVELS."""
+    """Returns each channel's `offset`, its least number, and `scale`, a step: its range divided into LEVELS."""
     stacked = torch.stack([torch.stack([part.amin((0, 2, 3)), part.amax((0, 2, 3))]) for part in parts]).double()
     low, high = stacked[:, 0].amin(0), stacked[:, 1].amax(0)
     found = {"scale": (high - low) / LEVELS, "offset": low}
@@ -223,7 +226,8 @@ def _find_coding(parts: Iterable[Tensor]) -> dict[str, Array]:
 
 
 def _encode_images(x_BCHW: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
-    """The nearest step of each number, uint8, where there are steps; a channel of one number alone has none but 0."""
+    """Rounds each number to the nearest step, uint8, where a `scale` is given; a channel with a single value becomes
+    0."""
     if scale is None or offset is None:
         return x_BCHW
     least = torch.finfo(torch.float32).tiny

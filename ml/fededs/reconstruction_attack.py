@@ -1,10 +1,10 @@
-"""The reconstruction attack on an encrypted set: an attacker's decoder, and measures of how near its images come to the
-original samples.
+"""The reconstruction attack on an encrypted set: an attacker's decoder, and measures of the similarity of its images to
+the original samples.
 
-FedEDS shares x' = unet(x) of every sample (ALGORITHMS §4.3). Nothing there is a cipher, so what it hides has to be
-measured: a decoder is trained on pairs (x', x) and applied to samples it has not seen. PSNR and SSIM (Wang, Bovik,
-Sheikh, Simoncelli, *Image Quality Assessment: From Error Visibility to Structural Similarity*, 2004) say how near an
-image comes to the one it stands for; `compute_matched` whether it can be told which one that was.
+FedEDS shares x' = unet(x) of every sample (ALGORITHMS §4.3). It is no cipher, so the protection has to be measured: a
+decoder is trained on pairs (x', x) and applied to samples it has not seen. PSNR and SSIM (Wang, Bovik, Sheikh,
+Simoncelli, *Image Quality Assessment: From Error Visibility to Structural Similarity*, 2004) measure how near an image
+is to its original; `compute_matched` measures whether the original can be identified.
 
 Legend: N samples, C channels, H, W pixels.
 """
@@ -21,25 +21,25 @@ from torch import Tensor
 from ml.fededs.encryptor import AdamW
 from ml.models.unet import UNet2
 
-MAX_PSNR = 100.0  # dB: of an image that has come back exactly
+MAX_PSNR = 100.0  # dB, for an exact reconstruction
 SSIM_WINDOW, SSIM_SIGMA = 11, 1.5
 SSIM_K1, SSIM_K2 = 0.01, 0.03
 CHUNK = 256  # images in one pass
 
 
-# ---- how near
+# ---- similarity
 
 
 def compute_psnr(x_NCHW: Tensor, y_NCHW: Tensor, data_range: float) -> Tensor:
-    """10 log10(range² / mean squared error) of each image in dB, float64 [N], at most `MAX_PSNR`."""
+    """Computes 10 log10(range² / mean squared error) of each image in dB, float64 [N], at most `MAX_PSNR`."""
     error_N = (x_NCHW.double() - y_NCHW.double()).square().flatten(1).mean(1)
     psnr_N: Tensor = 10 * torch.log10(data_range**2 / error_N)
     return psnr_N.clamp(max=MAX_PSNR)
 
 
 def compute_ssim(x_NCHW: Tensor, y_NCHW: Tensor, data_range: float) -> Tensor:
-    """The mean structural similarity of each image, float64 [N], at most 1: over all places where the Gaussian window
-    lies within the image, and over its channels.
+    """Computes the mean structural similarity of each image, float64 [N], at most 1: over all places where the Gaussian
+    window lies within the image, and over its channels.
 
     Raises ValueError for images that are smaller than the window.
     """
@@ -62,7 +62,7 @@ def _compute_ssim(x: Tensor, y: Tensor, data_range: float) -> Tensor:
 
 
 def _blur(x_NCHW: Tensor) -> Tensor:
-    """Means under the window, wherever all of it lies within the image."""
+    """Computes means under the window, wherever all of it lies within the image."""
     places = torch.arange(SSIM_WINDOW, dtype=torch.float64, device=x_NCHW.device) - SSIM_WINDOW // 2
     weights = torch.exp(-places.square() / (2 * SSIM_SIGMA**2))
     weights /= weights.sum()
@@ -72,8 +72,8 @@ def _blur(x_NCHW: Tensor) -> Tensor:
 
 
 def compute_matched(recovered_NCHW: Tensor, x_NCHW: Tensor) -> float:
-    """The share of images that are nearer, by squared error, to their own original than to that of any other. An image
-    that stands for all samples alike gets 1/N at most."""
+    """Computes the share of images that are nearer, by squared error, to their own original than to that of any other.
+    If all images are the same, it is at most 1/N."""
     x = x_NCHW.double().flatten(1)
     lengths_N = x.square().sum(1)
     nearest = [
@@ -83,12 +83,12 @@ def compute_matched(recovered_NCHW: Tensor, x_NCHW: Tensor) -> float:
     return (torch.cat(nearest) == own).double().mean().item()
 
 
-# ---- what an attacker does
+# ---- the attack
 
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """Mean and deviation of each channel [1, C, 1, 1]."""
+    """The mean and deviation of each channel [1, C, 1, 1]."""
 
     mean: Tensor
     std: Tensor
@@ -108,15 +108,15 @@ class Scaling:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Decoder:
-    """x' to an estimate of x. It sees x' by mean and deviation of the set it came with, whatever their scale is: so one
-    that was trained on other sets can be applied."""
+    """A network that estimates x from x'. It scales x' by mean and deviation of the set that it belongs to: so a
+    decoder trained on other sets can be applied."""
 
     unet: UNet2
     out: Scaling
 
     @torch.no_grad()
     def decode(self, encrypted_NCHW: Tensor, scaling: Scaling) -> Tensor:
-        """Estimates of x [N, C, H, W]. `scaling` is that of the whole set which the samples are of."""
+        """Returns estimates of x [N, C, H, W]. `scaling` is that of the whole set which the samples belong to."""
         self.unet.eval()
         parts = [self.unet(scaling.apply(part)) for part in torch.split(encrypted_NCHW, CHUNK)]
         return self.out.undo(torch.cat(parts))
@@ -125,10 +125,11 @@ class Decoder:
 def train_decoder(
     encrypted_NCHW: Tensor, x_NCHW: Tensor, *, width: int, steps: int, batch_size: int, lr: float, rng: Generator
 ) -> Decoder:
-    """A UNet2 of its own parameters that minimises the squared error over known pairs; x' as `Scaling` has it.
+    """Trains a UNet2 with parameters of its own to minimise the squared error over known pairs, with x' scaled by
+    `Scaling`.
 
     A step draws `batch_size` pairs, or all if they are fewer; over the last half of the steps the learning rate falls
-    to nothing.
+    to zero.
     """
     device, num_pairs = x_NCHW.device, len(x_NCHW)
     with torch.random.fork_rng(devices=[]):
@@ -147,8 +148,8 @@ def train_decoder(
 
 
 def fit_affine(encrypted_NCHW: Tensor, x_NCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """Factor and offset [1, C, 1, 1] of each channel with which x' comes nearest to x by squared error: what x' shows
-    of x to whoever only turns brightness and contrast."""
+    """Returns factor and offset [1, C, 1, 1] of each channel that bring x' nearest to x by squared error: what x' shows
+    of x after a change of brightness and contrast alone."""
     encrypted, x = encrypted_NCHW.double(), x_NCHW.double()
     mean_e, mean_x = encrypted.mean((0, 2, 3), keepdim=True), x.mean((0, 2, 3), keepdim=True)
     centred = encrypted - mean_e

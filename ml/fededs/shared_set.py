@@ -1,8 +1,7 @@
-"""Encrypted sets as they are read: rows of what others shared, from memory or from a mapped file, to the device.
+"""Encrypted sets of others: reads rows from memory or from a mapped file to the device.
 
-A set is the arrays of one `encrypted_set` payload (`ml.specs.methods.fededs`). It may be larger than what a step should
-wait for, and lie on a disk: only the rows that are drawn are looked at, for many steps at once, and become float32
-where they are used.
+A set is the arrays of one `encrypted_set` payload (`ml.specs.methods.fededs`). It may be on a disk, and too large to
+read in one step: only drawn rows are read, for many steps at once, and become float32 where they are used.
 
 Legend: N samples of a set, B rows of it, C classes, S width of the random layer.
 """
@@ -24,11 +23,11 @@ from ml.training.loop import Tensors
 
 Rows = NDArray[np.int64]
 
-_READ = ("x", "y")  # what a step has of a set besides its layer
+_READ = ("x", "y")  # arrays of a set that a step uses besides its layer
 
 
 def decode_images(x: Tensor, scale: Tensor | None, offset: Tensor | None) -> Tensor:
-    """x'_BCHW float32 of the numbers that were sent: offset + scale * x, by channel, where there are such."""
+    """Returns x'_BCHW float32 of the numbers that were sent: offset + scale * x, by channel, where both were sent."""
     x = x.float()
     if scale is None or offset is None:
         return x
@@ -36,15 +35,16 @@ def decode_images(x: Tensor, scale: Tensor | None, offset: Tensor | None) -> Ten
 
 
 def take_rows(array: Array, rows: Rows) -> Tensor:
-    """Copies of some rows, straight into memory that torch takes (`ml.training.loop`)."""
+    """Copies some rows straight into memory that torch takes (`ml.training.loop`)."""
     taken = torch.from_numpy(np.empty(0, array.dtype)).new_empty((len(rows), *array.shape[1:]))
-    array.take(rows, 0, out=taken.numpy(), mode="clip")  # where a row may be missing numpy buffers all of them
+    array.take(rows, 0, out=taken.numpy(), mode="clip")  # with another mode numpy buffers all rows
     return taken
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EncryptedSet:
-    """One author's. `rows` are those that may be drawn, `layer` is its theta^l on the device, None for identity."""
+    """One author's encrypted set. `rows` are those that may be drawn, `layer` is its theta^l on the device, None for
+    identity."""
 
     arrays: Arrays
     device: torch.device
@@ -53,17 +53,18 @@ class EncryptedSet:
 
     @classmethod
     def open(cls, arrays: Arrays, device: torch.device, per_class: int | None = None) -> Self:
-        """With `per_class` only so many rows of each class, by the larger soft label, may be drawn: the first ones."""
+        """Opens a set. With `per_class` only the first so many rows of each class, by the larger soft label, may be
+        drawn."""
         rows = np.arange(len(arrays["y"])) if per_class is None else find_first(arrays["y"].argmax(1), per_class)
         layer = torch.tensor(arrays["layer"], device=device) if "layer" in arrays else None
         return cls(arrays, device, rows, layer)
 
     def draw(self, size: int, rng: Generator) -> Rows:
-        """`size` different rows, or all there are."""
+        """Draws `size` different rows, or all if there are fewer."""
         return self.rows[rng.choice(len(self.rows), min(size, len(self.rows)), replace=False, shuffle=False)]
 
     def read(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        """x'_BCHW and y'_BC, both float32 on the device."""
+        """Returns x'_BCHW and y'_BC, both float32 on the device."""
         x, y = (take_rows(self.arrays[name], rows).to(self.device) for name in ("x", "y"))
         return decode_images(x, self._get("scale"), self._get("offset")), y
 
@@ -78,29 +79,29 @@ class EncryptedSet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
-    """The rows of a set that one step sees of others."""
+    """The rows of another author's set that one step uses."""
 
     source: EncryptedSet
     rows: Rows
 
 
 def gather_draws(draws: Sequence[Draw | None], max_bytes: int) -> Iterator[Tensors]:
-    """`x`, `y` and unless it is identity `layer` for each step, nothing for a step without a draw. As many steps are
-    read at once as `max_bytes` holds, and of each set in one go."""
+    """Yields `x`, `y` and, unless it is identity, `layer` for each step; an empty mapping for a step without a draw.
+    Reads as many steps at once as `max_bytes` allows, and each set in one go."""
     start = 0
     while start < len(draws):
         end = _find_end(draws, start, max_bytes)
         steps = _gather_block(draws[start:end])
         last = steps.pop()
         yield from steps
-        steps.clear()  # what the last step is a view of must not be held while the next block is read
+        steps.clear()  # frees the block of the last step's view before the next one is read
         last = {name: tensor.clone() if name in _READ else tensor for name, tensor in last.items()}
         yield last
         start = end
 
 
 def _find_end(draws: Sequence[Draw | None], start: int, max_bytes: int) -> int:
-    """Where the block from `start` ends: after one step at least."""
+    """Returns the end of the block from `start`, which has at least one step."""
     total, end = 0, start
     while end < len(draws):
         draw = draws[end]
@@ -128,7 +129,7 @@ def _gather_block(draws: Sequence[Draw | None]) -> list[Tensors]:
 
 
 def find_first(labels_N: Rows, per_class: int) -> Rows:
-    """The rows that are among the first `per_class` of their class, sorted."""
+    """Returns the rows that are among the first `per_class` of their class, sorted."""
     by_class = np.argsort(labels_N, kind="stable")
     sizes = np.bincount(labels_N)
     rank = np.arange(len(labels_N)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

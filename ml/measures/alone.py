@@ -1,4 +1,4 @@
-"""Training alone, as it is told of: how far it is, and what its model is worth."""
+"""Training alone, as reports describe it: its progress, and the quality of its model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from ml.measures.kinds import AnyMeasures, read_measures
 from ml.measures.verdict import Verdict
 
-FEDERATION, ALONE, MIXED = "federation", "alone", "mixed"  # whose answers: the common model's, its own, or of both
+FEDERATION, ALONE, MIXED = "federation", "alone", "mixed"  # the common model's answers, the site's own, or both
 
 
 class Answered(NamedTuple):
-    """A client's `own` answer about samples, and what gives, by name, that of the model trained alone and that of both
-    mixed, where there is such training."""
+    """A client's `own` answer about samples. `ask_beside` returns, by name, the answers of the model trained alone and
+    of both models mixed, where a model is trained alone."""
 
     own: Mapping[str, NDArray[Any]]
     ask_beside: Callable[[], Mapping[str, Mapping[str, NDArray[Any]]]]
@@ -24,11 +24,11 @@ class Answered(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TrainedAlone:
-    """What a site's model is worth without the others: after the work of so many whole `rounds`, with `owed_steps`
-    still to do, which took `seconds` of CPU. `measures` are those of its answers to the test samples then, and
-    `verdict` compares them with the federation's after as much work, the newest that could be; `failure` says why it
-    goes on no more. `mixed` are those of both models' answers mixed, as both last stood after a round, by `weight` of
-    the federation's."""
+    """The state and quality of a model that a site trains without the others, for comparison: it has done the work of
+    so many whole `rounds`, still has `owed_steps` to do, and has taken `seconds` of CPU. `measures` are those of its
+    answers to the test samples at that point, and `verdict` compares them with the federation's after as much work, for
+    the newest comparable round. `failure` is the reason why its training ended, if it did. `mixed` are the measures of
+    both models' answers mixed, by `weight` of the federation's, after the newest round of both."""
 
     rounds: int
     owed_steps: int
@@ -40,18 +40,18 @@ class TrainedAlone:
     weight: float | None = None
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Returns a mapping that JSON can encode."""
         return asdict(self)
 
     def with_classes(self, classes: tuple[str, ...]) -> Self:
-        """The same, with its measures by the names of these classes."""
+        """Returns the same, with the names of these classes in its measures."""
         measures = None if self.measures is None else replace(self.measures, classes=classes)
         mixed = None if self.mixed is None else replace(self.mixed, classes=classes)
         return replace(self, measures=measures, mixed=mixed)
 
     @classmethod
     def from_mapping(cls, told: Mapping[str, Any]) -> Self:
-        """Of what `to_mapping` gave. Raises TypeError for anything else."""
+        """Reads the mapping of `to_mapping`. Raises TypeError for anything else."""
         both = {name: None if told.get(name) is None else read_measures(told[name]) for name in ("measures", "mixed")}
         verdict = None if told.get("verdict") is None else Verdict(**told["verdict"])
         return cls(**{**told, **both, "verdict": verdict})

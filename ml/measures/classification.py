@@ -1,8 +1,8 @@
-"""Measures of a classifier: confusion counts, and what its probabilities are worth.
+"""Measures of a classifier: confusion counts, and the quality of its probabilities.
 
-The worker computes them after each round and a node keeps them; sensitivity, F1 and their like follow from the counts
-whenever somebody asks. They are computed here and not by scikit-learn, whose import would cost each worker a hundred
-megabytes, and its checks more than a small model's evaluation; tests hold every value to scikit-learn's.
+The worker computes them after each round and a node keeps them; sensitivity, F1 and others are computed from the counts
+on demand. This file does not use scikit-learn, whose import would cost each worker a hundred megabytes, and its checks
+more than a small model's evaluation; tests compare every value with scikit-learn's.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from ml.measures.intervals import Interval, compute_wilson
 
 MAX_CLASSES = 64  # with more, counts and curves by class are left out: they would weigh more than the model's answers
-NUM_BINS = 15  # of confidence, as in Guo et al. (2017)
-_DEVIATIONS = 3  # above the mean: that bound holds about 99 times in 100, the error being no normal one
+NUM_BINS = 15  # bins of confidence, as in Guo et al. (2017)
+_DEVIATIONS = 3  # above the mean: the bound holds about 99 times in 100, as the error is not normal
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -27,16 +27,15 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The answers to N labelled samples of C classes.
+    """The measures of answers to N labelled samples of C classes.
 
     `confusion` int[C][C] counts samples by their class and by the class they were given. `auc` is the area under the
     ROC curve and `average_precision` that under precision and recall as steps, of each class against all others; None
     where a class has no samples, or all. `brier` is the squared error of the probabilities, halved for two classes;
-    `calibration_error` is the expected one over 15 bins (Guo et al. 2017, eq. 3), and `calibration_chance` what that of
-    a well calibrated model stays below on so many samples, 99 times in 100; `too_sure` is how much surer than right the
-    classifier is on average. Probabilities are the classifier's,
-    also where prototypes answer. Beyond 64 classes there are no figures by class. `classes` are their names, where they
-    are known: a model knows numbers alone.
+    `calibration_error` is the expected one over 15 bins (Guo et al. 2017, eq. 3), and `calibration_chance` is the bound
+    that a well calibrated model's error stays below on so many samples, 99 times in 100; `too_sure` is the mean
+    confidence less the accuracy. Probabilities are the classifier's, also where prototypes answer. Beyond 64 classes
+    there are no figures by class. `classes` are their names, where they are known: a model has only their numbers.
     """
 
     num_samples: int
@@ -52,10 +51,10 @@ class Measures:
     too_sure: float | None = None
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Returns a mapping that JSON can encode."""
         return asdict(self)
 
-    # ---- of all samples
+    # ---- figures of all samples
 
     @property
     def accuracy(self) -> float:
@@ -67,12 +66,12 @@ class Measures:
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """Of the figures of all classes that follow from counts, by name."""
+        """The intervals, by name, of those figures of all classes that follow from counts."""
         return {"accuracy": self.accuracy_interval}
 
     @property
     def by_class(self) -> list[ClassMeasures]:
-        """In the order of the classes; empty where the counts were left out."""
+        """The measures of each class, in the order of classes; empty where the counts were left out."""
         if self.confusion is None:
             return []
         counts = np.asarray(self.confusion, np.int64)
@@ -92,10 +91,10 @@ class Measures:
         ]
 
     def summarise(self) -> dict[str, float]:
-        """The figures of all classes together, by name; those that there is no saying are not there."""
+        """Returns the figures of all classes together, by name, without those that are undefined."""
         by_class = self.by_class
         met = [one for one in by_class if one.num_samples]
-        judged = [one for one in by_class if one.num_samples or one.num_given]  # as scikit-learn has it
+        judged = [one for one in by_class if one.num_samples or one.num_given]  # as in scikit-learn
         found = {
             "accuracy": self.accuracy,
             "balanced_accuracy": compute_mean([one.sensitivity for one in met]),
@@ -112,8 +111,8 @@ class Measures:
 
 @dataclass(frozen=True, slots=True)
 class ClassMeasures:
-    """One class against all others: of `num_all` samples `num_samples` are of it, `num_given` were said to be, and
-    `num_correct` are both. `given` counts its samples by the class they were given."""
+    """The measures of one class against all others: of `num_all` samples `num_samples` belong to it, `num_given` were
+    given it, and `num_correct` are both. `given` counts its samples by the class they were given."""
 
     name: str
     num_samples: int
@@ -126,7 +125,7 @@ class ClassMeasures:
 
     @property
     def sensitivity(self) -> float | None:
-        """The fraction of its samples that were found (recall)."""
+        """The fraction of its samples that were given this class (recall)."""
         return _divide(self.num_correct, self.num_samples)
 
     @property
@@ -135,7 +134,7 @@ class ClassMeasures:
 
     @property
     def specificity(self) -> float | None:
-        """The fraction of the other samples that were not said to be of it."""
+        """The fraction of the other samples that were not given this class."""
         return _divide(self._num_rejected, self.num_all - self.num_samples)
 
     @property
@@ -145,7 +144,7 @@ class ClassMeasures:
 
     @property
     def precision(self) -> float | None:
-        """The fraction of those said to be of it that are."""
+        """The fraction of the samples given this class that belong to it."""
         return _divide(self.num_correct, self.num_given)
 
     @property
@@ -153,7 +152,7 @@ class ClassMeasures:
         return _divide(2 * self.num_correct, self.num_samples + self.num_given)
 
     def get_values(self) -> dict[str, float]:
-        """Its figures by name, those that there are."""
+        """Returns its figures by name, without those that are undefined."""
         found = {
             "sensitivity": self.sensitivity,
             "specificity": self.specificity,
@@ -165,12 +164,12 @@ class ClassMeasures:
         return {name: value for name, value in found.items() if value is not None}
 
     def get_intervals(self) -> dict[str, Interval]:
-        """Those that follow from counts, by figure."""
+        """Returns the intervals of the figures that follow from counts, by name."""
         found = {"sensitivity": self.sensitivity_interval, "specificity": self.specificity_interval}
         return {name: interval for name, interval in found.items() if interval is not None}
 
     def get_areas(self) -> dict[str, float]:
-        """Those under curves, by name, where there are curves."""
+        """Returns the areas under its curves, by name, where there are curves."""
         found = {"auc": self.auc, "average_precision": self.average_precision}
         return {name: value for name, value in found.items() if value is not None}
 
@@ -180,7 +179,7 @@ class ClassMeasures:
 
 
 def measure(y_N: Ints, labels_N: Ints, probabilities_NC: Floats, loss: float) -> Measures:
-    """The measures of N >= 1 samples of classes `y_N`, answered by `labels_N`, with a classifier's probabilities."""
+    """Measures N >= 1 samples of classes `y_N` that were given `labels_N`, with a classifier's probabilities."""
     num_classes = probabilities_NC.shape[1]
     correct_N = labels_N == y_N
     one_hot_NC = y_N[:, None] == np.arange(num_classes)
@@ -208,14 +207,15 @@ def measure(y_N: Ints, labels_N: Ints, probabilities_NC: Floats, loss: float) ->
 
 
 def count_confusion(y_N: Ints, labels_N: Ints, num_classes: int) -> Ints:
-    """int64[C, C]: samples by their class and by the class they were given."""
+    """Returns int64[C, C]: samples by their class and by the class they were given."""
     counts = np.bincount(y_N * num_classes + labels_N, minlength=num_classes**2)
     return counts.reshape(num_classes, num_classes).astype(np.int64)
 
 
 def compute_areas(is_of_N: NDArray[np.bool_], scores_N: Floats) -> tuple[float | None, float | None]:
-    """Under the ROC curve and under precision over recall as steps (sum of (R_k - R_k-1) P_k), of scores that are to be
-    high where `is_of_N`; samples of one score come together. None where there is no curve."""
+    """Computes the areas under the ROC curve and under precision over recall as steps (sum of (R_k - R_k-1) P_k), for
+    scores that should be high where `is_of_N`. Samples of one score make one step. Returns None where there is no
+    curve."""
     num_of = int(is_of_N.sum())
     num_others = len(is_of_N) - num_of
     if not num_of:
@@ -233,9 +233,9 @@ def compute_areas(is_of_N: NDArray[np.bool_], scores_N: Floats) -> tuple[float |
 
 
 def _compute_calibration_error(y_N: Ints, probabilities_NC: Floats) -> tuple[float, float, float]:
-    """The mean distance between how sure the classifier is and how often it is right, over bins of the former; a bound
-    on it where each answer is right with the probability that it is said to be; and by how much it is surer than right.
-    The right ones of a bin are near normal about their mean then, with a binomial's variance."""
+    """Returns the mean distance between confidence and accuracy over bins of confidence; a bound on it for a classifier
+    whose answers are right with the probabilities that it gives; and by how much its mean confidence exceeds its
+    accuracy. For the bound, the number of right answers in a bin is taken as normal, with a binomial's variance."""
     confidence_N = probabilities_NC.max(axis=1)
     bins_N = np.clip(np.ceil(confidence_N * NUM_BINS).astype(np.int64) - 1, 0, NUM_BINS - 1)
     surplus_N = (probabilities_NC.argmax(axis=1) == y_N) - confidence_N
@@ -251,7 +251,7 @@ def _divide(count: int, of: int) -> float | None:
 
 
 def compute_mean(values: Sequence[float | None], weights: Sequence[int] | None = None) -> float | None:
-    """Of those that there are."""
+    """Returns the mean of the values that are not None."""
     known = [
         (value, weight) for value, weight in zip(values, weights or [1] * len(values), strict=True) if value is not None
     ]

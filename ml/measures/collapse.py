@@ -1,13 +1,13 @@
-"""Signs of what is wrong with a model, in words: that it has not learned, and of one that has, what it lacks.
+"""Signs of faults of a model, in words: that it has not learned or, if it has, what it lacks.
 
 An accuracy alone does not show it: where 63 of 100 patients are healthy, a model that calls everyone healthy has 0.63.
 Nor is a model below that useless: where 92 of 100 are ill, one that ranks them well may call fewer right, or everyone
-ill. So who tells classes apart better than by chance, as far as the test samples can show it, has learned; and who may,
-as far as these can show it, is not said not to. Of labels it is their prevalence that a model must beat, of targets the
-mean.
+ill. So a model has learned if it distinguishes classes better than chance, as far as the test samples can show it; a
+model for which these leave it open is not reported. With labels a model has to beat their prevalence, with targets
+their mean.
 
-A model that has learned nothing shows one sign of that. Where something else explains it that is told instead, and
-where its loss on held-out samples still falls, that it has not learned yet.
+A model that has learned nothing gets one sign for that. If another fault explains it, that fault is reported instead,
+and if its loss on held-out samples still falls, the sign says that it has not learned yet.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from ml.measures.signs import (
     ranks,
 )
 
-MIN_SAMPLES = 10  # of fewer there is no telling
+MIN_SAMPLES = 10  # fewer show nothing
 MIN_STEPS = 20
 WORSE = 1.1  # times the loss that the first quarter of the steps had
-WORSE_BY = 0.05  # at least: a loss near zero goes up and down by as much as it is
-ERRORS = 2  # standard errors that small batches have
+WORSE_BY = 0.05  # at least: a loss near zero varies by its own size
+ERRORS = 2  # standard errors, as small batches vary
 
 
 class Sign(StrEnum):
-    """A kind of sign; the value is its name in metrics and records."""
+    """A kind of warning sign about a model; the value is its name in metrics and records."""
 
     ONE_CLASS = "one_class"
     MAJORITY = "majority"
@@ -71,9 +71,10 @@ def find_signs(
     losses: Sequence[Losses] = (),
     missing: Sequence[str] = (),
 ) -> dict[Sign, str]:
-    """What speaks against a model by its answers to the test samples of a site, and by `train`, the metrics of the
-    local phase before. `before` are the measures of that phase's model, before the exchange, `losses` those of the
-    run's rounds until this one, and `missing` the classes of which the site has no training samples."""
+    """Returns the warning signs of a model, each with its explanation, by its answers to the test samples of a site and
+    by `train`, the metrics of the local phase before. `before` are the measures of that phase's model, before the
+    exchange, `losses` those of the run's rounds up to this one, and `missing` the classes of which the site has no
+    training samples."""
     enough = measures if measures is not None and measures.num_samples >= MIN_SAMPLES else None
     told = {
         Sign.WORSE: _explain_worse(train),
@@ -99,12 +100,13 @@ def _explain_worse(train: Mapping[str, float]) -> str | None:
 
 
 def _is_explained(blind: Sign, signs: Mapping[Sign, str]) -> bool:
-    """Tells whether one of these is why the model tells nothing. One that overfits still gives several answers."""
+    """Says whether one of these signs explains that the model cannot distinguish samples. A model that overfits still
+    has several answers."""
     return Sign.WORSE in signs or Sign.AVERAGING in signs or (Sign.OVERFITTING in signs and blind != Sign.ONE_CLASS)
 
 
 def _find_lesser(measures: AnyMeasures, missing: Sequence[str]) -> dict[Sign, str]:
-    """What is told of a model that shows nothing worse."""
+    """Returns the lesser signs, for a model without worse ones."""
     has_learned = isinstance(measures, Measures) and ranks(measures)
     few = None if has_learned and measures.num_samples >= MIN_SAMPLES else explain_too_few(measures, MIN_SAMPLES)
     if few is not None:
@@ -120,7 +122,7 @@ def _find_lesser(measures: AnyMeasures, missing: Sequence[str]) -> dict[Sign, st
 
 
 def _find(measures: AnyMeasures) -> tuple[Sign, str] | None:
-    """The sign, if any, that a model tells no samples apart."""
+    """Returns the sign that a model cannot distinguish samples, None if it can."""
     if isinstance(measures, LabelMeasures):
         return _find_in_labels(measures)
     return _find_in_values(measures) if isinstance(measures, TargetMeasures) else _find_in_answers(measures)
@@ -157,7 +159,7 @@ def _find_in_answers(measures: Measures) -> tuple[Sign, str] | None:
         return None
     common = max(by_class, key=lambda one: one.num_samples)
     given, may_have_learned = [one for one in by_class if one.num_given], ranks(measures) or may_rank(measures)
-    if len(given) == 1 and not (may_have_learned and 2 * given[0].num_samples > num):  # which may be the best answer
+    if len(given) == 1 and not (may_have_learned and 2 * given[0].num_samples > num):  # may be the best answer
         text = f"all {num} test samples are called {given[0].name}, of which {given[0].num_samples} are"
         return Sign.ONE_CLASS, text
     if may_have_learned:

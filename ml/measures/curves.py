@@ -1,4 +1,4 @@
-"""Curves of a classifier's answers: ROC and reliability. Tests hold every point to scikit-learn's.
+"""Curves of a classifier's answers: ROC and reliability. Tests compare every point with scikit-learn's.
 
 Legend: N samples, C classes, K points of a curve.
 """
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from ml.measures.classification import MAX_CLASSES, NUM_BINS, Floats, Ints
 from ml.tasks import CLASSIFICATION, MULTILABEL
 
-MAX_POINTS = 60  # of a curve that is drawn
+MAX_POINTS = 60  # points of a curve that is drawn
 
 
 class Roc(NamedTuple):
-    """Points from (0, 0) to (1, 1), [K] each: false and true positive rate of those scored `thresholds` or more."""
+    """The points of a ROC curve from (0, 0) to (1, 1), [K] each: the false and true positive rates of samples scored
+    `thresholds` or more."""
 
     false_rate: Floats
     true_rate: Floats
@@ -25,8 +26,8 @@ class Roc(NamedTuple):
 
 
 class Reliability(NamedTuple):
-    """Bins of confidence that have samples, [K] each: their borders, how many they have, and of these the mean
-    confidence and the fraction that is right."""
+    """The bins of confidence that have samples, [K] each: their borders, their counts, and the mean confidence and the
+    fraction of right answers in each."""
 
     low: Floats
     high: Floats
@@ -41,8 +42,8 @@ class Reliability(NamedTuple):
 
 
 def compute_roc(is_of_N: NDArray[np.bool_], scores_N: Floats) -> Roc | None:
-    """Of scores that are to be high where `is_of_N`; samples of one score come together. None where there is no
-    curve, as all samples are of one kind."""
+    """Computes the ROC curve of scores that should be high where `is_of_N`; samples of one score make one step. Returns
+    None where all samples are of one kind."""
     num_of = int(is_of_N.sum())
     num_others = len(is_of_N) - num_of
     if not num_of or not num_others:
@@ -58,7 +59,8 @@ def compute_roc(is_of_N: NDArray[np.bool_], scores_N: Floats) -> Roc | None:
 
 
 def compute_reliability(y_N: Ints, probabilities_NC: Floats, num_bins: int = NUM_BINS) -> Reliability:
-    """How often the most probable class is right, by how probable it is said to be (Guo et al. 2017)."""
+    """Computes how often the most probable class is right, by the probability that the model gives it (Guo et al.
+    2017)."""
     confidence_N = probabilities_NC.max(axis=1)
     bins_N = np.clip(np.ceil(confidence_N * num_bins).astype(np.int64) - 1, 0, num_bins - 1)
     counts = np.bincount(bins_N, minlength=num_bins)
@@ -71,9 +73,9 @@ def compute_reliability(y_N: Ints, probabilities_NC: Floats, num_bins: int = NUM
 
 
 def describe_curves(kind: str, y: Any, said_NC: Floats) -> dict[str, Any] | None:
-    """JSON-able, as a node draws them: `roc` has of each class or label its points, [false, true positive rate], of
-    MAX_POINTS at most, or None where there is no curve; `reliability` a mapping for each bin of confidence, and is None
-    of labels. None of a regression, and of more than 64 classes."""
+    """Returns the curves that a node draws, for JSON. `roc` has for each class or label at most MAX_POINTS points,
+    [false, true positive rate], or None where there is no curve; `reliability` has a mapping for each bin of
+    confidence, and is None for labels. Returns None for a regression, and for more than 64 classes."""
     num_classes = said_NC.shape[1]
     if kind not in (CLASSIFICATION, MULTILABEL) or num_classes > MAX_CLASSES:
         return None
@@ -87,7 +89,7 @@ def describe_curves(kind: str, y: Any, said_NC: Floats) -> dict[str, Any] | None
 
 
 def _thin(curve: Roc) -> list[list[float]]:
-    """The points where the curve bends, and of these so many that it looks the same."""
+    """Returns the points where the curve bends, and only so many of these that it looks the same."""
     points_K2 = np.stack([curve.false_rate, curve.true_rate], axis=1)
     steps_K2 = np.diff(points_K2, axis=0)
     turns = np.abs(steps_K2[1:, 0] * steps_K2[:-1, 1] - steps_K2[1:, 1] * steps_K2[:-1, 0]) > 1e-12

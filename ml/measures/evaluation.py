@@ -1,4 +1,5 @@
-"""An evaluation: the measures of answers to labelled samples, with intervals for what does not follow from counts."""
+"""An evaluation: the measures of answers to labelled samples, with intervals for those that do not follow from
+counts."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from ml.measures.intervals import NUM_RESAMPLES, Interval, compute_bootstrap
 from ml.measures.kinds import AnyMeasures, measure_answers
 from ml.tasks import CLASSIFICATION, MULTILABEL, TargetScale
 
-LEAST = float(np.finfo(np.float32).tiny)  # a probability that a loss can be taken of
+LEAST = float(np.finfo(np.float32).tiny)  # the least probability that a loss is computed from
 
 
 def evaluate(
@@ -26,9 +27,9 @@ def evaluate(
     kind: str = CLASSIFICATION,
     scale: TargetScale | None = None,
 ) -> tuple[AnyMeasures, Mapping[str, Interval]]:
-    """The measures of N >= 1 answers as `measure_answers` takes them, and intervals by figure, as `auc`, or by figure
-    and class, as `auc/benign`. Accuracy, exact match, sensitivity and specificity have Wilson's, which the measures
-    themselves know. `scale` is the run's, of targets."""
+    """Returns the measures of N >= 1 answers, passed as to `measure_answers`, and intervals by figure, as `auc`, or by
+    figure and class, as `auc/benign`. Leaves out accuracy, exact match, sensitivity and specificity: the measures
+    themselves have Wilson's intervals of these. `scale` is the run's, of targets."""
     losses_N = compute_losses(y, said, kind, scale or TargetScale())
 
     def measure_some(at_N: Ints) -> AnyMeasures:
@@ -46,7 +47,7 @@ def evaluate(
 
 
 def compute_losses(y: Any, said: Floats, kind: str, scale: TargetScale) -> Floats:
-    """Of each sample, as a model is tested by it."""
+    """Computes the loss of each sample, as a model is tested by it."""
     if kind == CLASSIFICATION:
         likelihood_N: Floats = -np.log(np.maximum(said[np.arange(len(y)), y], LEAST))
         return likelihood_N

@@ -1,5 +1,5 @@
 """Intervals in which a measure lies with 95 % confidence: by Wilson's score for fractions, by the bootstrap for all
-else."""
+others."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ NUM_RESAMPLES = 1000
 
 
 class Interval(NamedTuple):
-    """From `low` to `high`."""
+    """The range from `low` to `high`."""
 
     low: float
     high: float
 
 
 def compute_wilson(count: int, of: int) -> Interval:
-    """Of the fraction count / of, with `of` >= 1 (Wilson 1927): it stays in 0..1 and has a width also at its ends."""
+    """Computes Wilson's interval of the fraction count / of, with `of` >= 1 (Wilson 1927): it stays in 0..1 and has a
+    width also at its ends."""
     fraction, z2 = count / of, Z * Z
     centre = (fraction + z2 / (2 * of)) / (1 + z2 / of)
     half = Z / (1 + z2 / of) * math.sqrt(fraction * (1 - fraction) / of + z2 / (4 * of * of))
@@ -33,8 +34,8 @@ def compute_wilson(count: int, of: int) -> Interval:
 
 
 def compute_auc_error(auc: float, num_of: int, num_others: int) -> float:
-    """The standard error of an AUC on so many samples of a class, and of all others (Hanley and McNeil 1982); at 0.5
-    that of chance (Mann and Whitney 1947)."""
+    """Computes the standard error of an AUC on so many samples of a class, and of all others (Hanley and McNeil 1982);
+    at 0.5 it is that of chance (Mann and Whitney 1947)."""
     both_of, both_others = auc / (2 - auc), 2 * auc * auc / (1 + auc)  # Q1 and Q2
     spread = auc * (1 - auc) + (num_of - 1) * (both_of - auc * auc) + (num_others - 1) * (both_others - auc * auc)
     return math.sqrt(max(0.0, spread) / (num_of * num_others))
@@ -47,8 +48,8 @@ def compute_bootstrap(
     resamples: int = NUM_RESAMPLES,
     seed: int = 0,
 ) -> dict[str, Interval]:
-    """Of each figure that `compute` makes of the samples at some indices (Efron 1979, the percentiles 2.5 and 97.5).
-    Figures that most resamples say nothing of are left out."""
+    """Computes an interval of each figure that `compute` returns for the samples at some indices (Efron 1979, the
+    percentiles 2.5 and 97.5). Leaves out figures that are undefined in most resamples."""
     rng = np.random.default_rng(seed)
     known: dict[str, list[float]] = {}
     for _ in range(resamples):

@@ -1,4 +1,4 @@
-"""Measures by the kind of task: made of answers, and read back from what was kept of them."""
+"""Measures by the kind of task: computed from answers, and read back from records."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ AnyMeasures = Measures | LabelMeasures | TargetMeasures
 
 
 class Answers(NamedTuple):
-    """A model's answers to N samples: the truth `y` as the task has it, the labels that were given, and `said`,
-    probabilities; of a regression the values, in the targets' own units, twice."""
+    """A model's answers to N samples: the truth `y` as the task has it, the labels that were given, and the
+    probabilities `said`. For a regression both `labels` and `said` are the values, in the targets' own units."""
 
     y: Any
     labels: Any
@@ -29,8 +29,8 @@ class Answers(NamedTuple):
 
 
 def measure_answers(kind: str, y: Any, labels: Any, said: Floats, loss: float) -> AnyMeasures:
-    """Of N >= 1 samples: `y` as the task has it, the labels that were given, and probabilities; of a regression the
-    values, in the targets' own units, twice."""
+    """Measures N >= 1 answers: `y` as the task has it, the labels that were given, and the probabilities `said`. For a
+    regression both `labels` and `said` are the values, in the targets' own units."""
     if kind == CLASSIFICATION:
         return measure(y, labels, said, loss)
     if kind == MULTILABEL:
@@ -39,14 +39,14 @@ def measure_answers(kind: str, y: Any, labels: Any, said: Floats, loss: float) -
 
 
 def read_measures(mapping: Mapping[str, Any]) -> AnyMeasures:
-    """Of what `to_mapping` gave. Raises TypeError for anything else."""
+    """Reads the mapping of `to_mapping`. Raises TypeError for anything else."""
     return _KINDS.get(mapping.get("kind", CLASSIFICATION), Measures)(**mapping)
 
 
 _KINDS: Mapping[str, type[AnyMeasures]] = {MULTILABEL: LabelMeasures, REGRESSION: TargetMeasures}
-KEPT = ("sensitivity", "specificity", "mae", "rmse", "r2")  # of a class, label or target
+KEPT = ("sensitivity", "specificity", "mae", "rmse", "r2")  # figures of a class, label or target
 
 
 def get_kept(one: ClassMeasures | OneTarget) -> dict[str, float]:
-    """The figures of one class, label or target that monitoring keeps, by name."""
+    """Returns the figures of one class, label or target that monitoring keeps, by name."""
     return {name: value for name, value in one.get_values().items() if name in KEPT}

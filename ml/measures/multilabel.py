@@ -1,9 +1,9 @@
-"""Measures of answers that are sets of labels: each label's own counts and curves, and what all of them come to.
+"""Measures of answers that are sets of labels: each label's own counts and curves, and figures over all labels.
 
-A label is for its own measures what one class against all others is (`ml.measures.classification`): it was there or
-not, and was given or not. Over all labels F1 is the mean of theirs (macro), or that of their counts together (micro);
+A label's own measures are those of one class against all others (`ml.measures.classification`): a sample has it or not,
+and was given it or not. Over all labels F1 is the mean of theirs (macro), or that of their counts together (micro);
 `exact_match` is the fraction of samples that have every label right, and `hamming_loss` that of single answers that are
-wrong. Tests hold every value to scikit-learn's.
+wrong. Tests compare every value with scikit-learn's.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ml.tasks import MULTILABEL
 
 @dataclass(frozen=True, slots=True)
 class LabelMeasures:
-    """The answers to N samples, each of which has any of L labels.
+    """The measures of answers to N samples, each of which has any of L labels.
 
-    `num_exact` samples have all labels right, and `num_wrong` of the N x L answers are not. `counts` int[L][3] has of
-    each label how many samples have it, how many were given it, and how many of both; `auc` and `average_precision` are
-    None where no sample has it, or all do. `brier` is the mean squared error of the probabilities. `num_alike` is how
-    many samples were given the commonest set of labels. Beyond 64 labels there are no figures of single ones.
+    `num_exact` samples have all labels right, and `num_wrong` of the N x L answers are wrong. `counts` int[L][3] has
+    for each label how many samples have it, how many were given it, and how many both; `auc` and `average_precision`
+    are None where no sample has it, or all do. `brier` is the mean squared error of the probabilities. `num_alike` is
+    how many samples were given the commonest set of labels. Beyond 64 labels there are no figures of single ones.
     """
 
     num_samples: int
@@ -46,7 +46,7 @@ class LabelMeasures:
     kind: str = MULTILABEL
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Returns a mapping that JSON can encode."""
         return asdict(self)
 
     @property
@@ -59,12 +59,12 @@ class LabelMeasures:
 
     @property
     def intervals(self) -> dict[str, Interval]:
-        """Of the figures of all labels that follow from counts, by name."""
+        """The intervals, by name, of those figures of all labels that follow from counts."""
         return {"exact_match": compute_wilson(self.num_exact, self.num_samples)}
 
     @property
     def by_class(self) -> list[ClassMeasures]:
-        """Each label, in the run's order; empty where the counts were left out."""
+        """The measures of each label, in the run's order; empty where the counts were left out."""
         return [
             ClassMeasures(
                 name=str(i) if self.classes is None else self.classes[i],
@@ -80,7 +80,7 @@ class LabelMeasures:
         ]
 
     def summarise(self) -> dict[str, float]:
-        """The figures of all labels together, by name; those that there is no saying are not there."""
+        """Returns the figures of all labels together, by name, without those that are undefined."""
         by_class = self.by_class
         actual, given, both = self.micro
         found = {
@@ -97,7 +97,7 @@ class LabelMeasures:
 
 
 def measure_labels(y_NL: Ints, labels_NL: Ints, probabilities_NL: Floats, loss: float) -> LabelMeasures:
-    """The measures of N >= 1 samples whose labels are `y_NL`, 0 or 1 each, and were said to be `labels_NL`."""
+    """Measures N >= 1 samples whose labels are `y_NL`, 0 or 1 each, and that were given `labels_NL`."""
     is_there, is_given = y_NL > 0, labels_NL > 0
     counts_L3 = np.stack([is_there.sum(0), is_given.sum(0), (is_there & is_given).sum(0)], axis=1)
     num_labels = y_NL.shape[1]
@@ -120,6 +120,6 @@ def measure_labels(y_NL: Ints, labels_NL: Ints, probabilities_NL: Floats, loss: 
 
 
 def compute_prior(shares_L: Floats) -> float:
-    """The loss that the labels' prevalences alone have."""
+    """Computes the loss of answering with the labels' prevalences alone."""
     known_L = shares_L[(shares_L > 0) & (shares_L < 1)]
     return float(-(known_L * np.log(known_L) + (1 - known_L) * np.log(1 - known_L)).sum() / len(shares_L))

@@ -1,4 +1,5 @@
-"""Operating points: what a class or label is found and excluded with when it is called from a probability on.
+"""Operating points: sensitivity, specificity and predictive values of a class or label that is called from a threshold
+of its probability on.
 
 Sensitivity and specificity follow from counts. Predictive values also depend on how common the class is where the model
 is used: PPV = Se p / (Se p + (1 - Sp)(1 - p)) and NPV = Sp (1 - p) / (Sp (1 - p) + (1 - Se) p), by Bayes' theorem at
@@ -17,14 +18,14 @@ from ml.measures.classification import Floats
 from ml.measures.intervals import Interval, compute_wilson
 from ml.tasks import CLASSIFICATION, MULTILABEL
 
-THRESHOLD = 0.5  # unless told otherwise
+THRESHOLD = 0.5  # the default
 
 
 @dataclass(frozen=True, slots=True)
 class OperatingPoint:
     """One class against all others, called where its probability is `threshold` or more: `num_found` of `num_of`
-    samples of it are called, and `num_rejected` of `num_others` others are not. `prevalence` is between 0 and 1, None
-    where that of the samples is not."""
+    samples of it are called, and `num_rejected` of `num_others` others are not. `prevalence` is between 0 and 1; None
+    where that of the samples is 0 or 1."""
 
     name: str
     threshold: float
@@ -39,7 +40,7 @@ class OperatingPoint:
         return self.num_found + self.num_others - self.num_rejected
 
     def get_values(self) -> dict[str, float]:
-        """Its figures by name, those that there are."""
+        """Returns its figures by name, without those that are undefined."""
         found = {}
         if self.num_of:
             found["sensitivity"] = self.num_found / self.num_of
@@ -56,8 +57,8 @@ class OperatingPoint:
         return found
 
     def get_intervals(self) -> dict[str, Interval]:
-        """Wilson's of both fractions; those of predictive values follow from the ratio of two such fractions, at a
-        prevalence that is known."""
+        """Returns Wilson's intervals of both fractions; those of predictive values follow from the ratio of two such
+        fractions, at a known prevalence."""
         found = {}
         if self.num_of:
             found["sensitivity"] = compute_wilson(self.num_found, self.num_of)
@@ -70,7 +71,7 @@ class OperatingPoint:
         return {name: interval for name, interval in found.items() if name in self.get_values()}
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Returns a mapping that JSON can encode."""
         return {
             "class": self.name,
             "threshold": self.threshold,
@@ -91,8 +92,8 @@ def find_points(
     threshold: float = THRESHOLD,
     prevalence: float | None = None,
 ) -> list[OperatingPoint]:
-    """The points of the classes or labels `positive`, of N >= 1 answers as `measure_answers` takes them; without a
-    `prevalence` at that of the samples."""
+    """Returns the points of the classes or labels `positive`, of N >= 1 answers passed as to `measure_answers`. Without
+    a `prevalence` it takes that of the samples."""
     points = []
     for name in positive:
         c = classes.index(name)
@@ -115,8 +116,8 @@ def find_points(
 
 
 def choose_positive(kind: str, classes: Sequence[str]) -> Sequence[str]:
-    """The classes that thresholds are about unless one is named: the second of two, and each label. None of more
-    classes, of which one is to be named."""
+    """Returns the classes that thresholds apply to unless one is named: the second of two, and each label. Returns none
+    for more classes, of which one has to be named."""
     if kind == MULTILABEL:
         return classes
     return classes[1:] if kind == CLASSIFICATION and len(classes) == 2 else ()
@@ -136,8 +137,8 @@ def _bound(found: tuple[int, int], rejected: tuple[int, int], odds: float) -> In
 
 
 def bound_ratio(first: tuple[int, int], second: tuple[int, int]) -> Interval:
-    """Bounds the ratio of two independent fractions, each a count of so many, by their own intervals of Wilson (Donner
-    and Zou 2012, MOVER-R); up to infinity where the second may be nothing."""
+    """Bounds the ratio of two independent fractions, each a (count, total), by their own Wilson intervals (Donner and
+    Zou 2012, MOVER-R); up to infinity where the second may be zero."""
     a, b = first[0] / first[1], second[0] / second[1]
     of_a, of_b = compute_wilson(*first), compute_wilson(*second)
     c, d = of_a.low * (2 * a - of_a.low), of_b.high * (2 * b - of_b.high)

@@ -1,6 +1,7 @@
-"""Pairs of answers at equal work: the federation's model after a round, and the model trained alone after as many.
+"""Pairs of answers after equal work: of the federation's model after a round, and of the model trained alone for as
+many.
 
-Training alone lags behind, so answers of the federation wait for it, as many as there is room for.
+Training alone lags behind, so the federation's answers are kept for it, as many as there is room for.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import numpy as np
 from ml.measures.kinds import Answers
 from ml.measures.verdict import Verdict, compare
 
-MAX_BYTES = 32_000_000  # of answers that wait; the newest find no room
+MAX_BYTES = 32_000_000  # of waiting answers; newer ones find no room
 
 
 class Pairing:
-    """Of one site. The verdict is computed once it is asked for, and once for each pair."""
+    """One site's pairs of answers, of the federation's model and of the model trained alone, after the same number of
+    rounds. The verdict on a pair is computed on demand, and only once."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
@@ -22,10 +24,10 @@ class Pairing:
         self._alone: tuple[int, Answers] | None = None
         self._pair: tuple[int, Answers, Answers] | None = None  # not compared yet
         self._verdict: Verdict | None = None
-        self._newest = 0  # the round that the federation has come to
+        self._newest = 0  # the federation's newest round
 
     def add_together(self, round_number: int, answers: Answers) -> None:
-        """What the federation's model says after a round; again, where the round is taken in again."""
+        """Adds the answers of the federation's model after a round; replaces them where the round is applied again."""
         self._newest = round_number
         done = 0 if self._alone is None else self._alone[0]
         self._waiting.pop(round_number, None)
@@ -36,7 +38,7 @@ class Pairing:
         self._match()
 
     def add_alone(self, rounds: int, answers: Answers) -> None:
-        """What the model trained alone says after the work of so many rounds."""
+        """Adds the answers of the model trained alone after the work of so many rounds."""
         self._alone = (rounds, answers)
         self._waiting = {at: each for at, each in self._waiting.items() if at >= rounds}
         self._match()
@@ -50,7 +52,7 @@ class Pairing:
             self._pair = (rounds, together, alone)
 
     def get_verdict(self) -> Verdict | None:
-        """The verdict on the newest pair; None as long as there is none."""
+        """Returns the verdict on the newest pair; None as long as there is none."""
         if self._pair is not None:
             rounds, together, alone = self._pair
             self._verdict, self._pair = compare(self._kind, together, alone, rounds=rounds), None

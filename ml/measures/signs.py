@@ -1,6 +1,6 @@
-"""Signs of what is wrong with a model that has learned something, each in words and with what helps.
+"""Signs of faults of a model that has learned something, each in words and with a remedy.
 
-They go by the mean AUC, or the balanced accuracy, and by the errors that these have on so few samples, not by accuracy.
+They compare the mean AUC, or the balanced accuracy, and its error on so few samples, not accuracy.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from ml.measures.kinds import AnyMeasures
 from ml.measures.multilabel import LabelMeasures
 from ml.measures.regression import TargetMeasures
 
-MIN_OF_CLASS = 10  # samples: where three in ten are found, of so many none is found 3 times in 100
+MIN_OF_CLASS = 10  # samples: if three in ten are found, none of so many is found 3 times in 100
 FOUND_WELL = 0.5  # the mean recall of the classes that are found
 MIN_CALIBRATION_ERROR = 0.1
-MIN_DROP, ERRORS = 0.02, 3  # of a measure, and of its standard errors
-GOOD_AUC = 0.75  # which is worth having
-MIN_ROUNDS = 3  # since the best one, all of them worse
-FALL = 0.99  # times the loss before, below which it falls
-RISE, RISE_BY = 1.1, 0.05  # so many times the best loss, and so much higher at least
+MIN_DROP, ERRORS = 0.02, 3  # of a measure, and in standard errors
+GOOD_AUC = 0.75  # a useful model
+MIN_ROUNDS = 3  # rounds since the best one, all of them worse
+FALL = 0.99  # times the loss before: below it, the loss falls
+RISE, RISE_BY = 1.1, 0.05  # factor of the best loss, and least increase
 MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Losses:
-    """The losses of one round: of its training, and of the model that it left, on the val and on the test samples."""
+    """The losses of one round: of its training, and of the model after it, on the val and on the test samples."""
 
     round: int
     train: float
@@ -38,7 +38,8 @@ class Losses:
 
     @classmethod
     def of(cls, number: int, train: Mapping[str, Any], applied: Mapping[str, Any]) -> Self | None:
-        """Those among the metrics of a local phase and of taking a round in; None where nothing was trained."""
+        """Returns the losses among the metrics of a local phase and of applying a round; None where nothing was
+        trained."""
         loss = _get_finite(train, "loss")
         if loss is None:
             return None
@@ -46,8 +47,8 @@ class Losses:
 
 
 def explain_overfitting(losses: Sequence[Losses]) -> str | None:
-    """Of the rounds of a run, oldest first: the training loss falls, and the one on val samples rises; on test samples
-    where the site has no val."""
+    """Explains that the training loss falls and the loss on val samples rises, over the rounds of a run, oldest first;
+    None where it does not. Uses test samples where the site has no val samples."""
     known, kind = _pick_held_out(losses)
     if len(known) <= MIN_ROUNDS:
         return None
@@ -66,8 +67,8 @@ def explain_overfitting(losses: Sequence[Losses]) -> str | None:
 
 
 def explain_falling(losses: Sequence[Losses]) -> str | None:
-    """Says of the rounds of a run, oldest first, that the loss on val or test samples is below what it was three rounds
-    before, or in the first of them."""
+    """Explains that the loss on val or test samples is below that of three rounds before, or of the first round if
+    there were fewer, over the rounds of a run, oldest first; None where it is not."""
     known, kind = _pick_held_out(losses)
     if len(known) < 2:
         return None
@@ -81,15 +82,15 @@ def explain_falling(losses: Sequence[Losses]) -> str | None:
 
 
 def _pick_held_out(losses: Sequence[Losses]) -> tuple[list[tuple[Losses, float]], str]:
-    """The rounds whose loss on val samples is known, or on test samples where the site has no val, with that loss; and
-    which it is."""
+    """Returns the rounds whose loss on val samples is known, or on test samples where the site has no val samples, each
+    with that loss; and which of the two it is."""
     has_val = all(one.val is not None for one in losses)
     known = [(one, held_out) for one in losses if (held_out := one.val if has_val else one.test) is not None]
     return known, "val" if has_val else "test"
 
 
 def explain_missing(missing: Sequence[str]) -> str | None:
-    """Classes of which the site has no training samples."""
+    """Names the classes of which the site has no training samples; None where there are none."""
     if not missing:
         return None
     return (
@@ -99,8 +100,9 @@ def explain_missing(missing: Sequence[str]) -> str | None:
 
 
 def explain_unfound(measures: AnyMeasures, missing: Sequence[str] = ()) -> str | None:
-    """Classes, or labels, of which there are enough samples, and none is found, where most others are found, and well:
-    a young model finds few of them. Not such as are `missing` in training."""
+    """Names classes or labels with enough samples, none of which is found, where most others are found well; None where
+    there are none. A young model, which finds few classes, is not reported, nor are classes that are `missing` in
+    training."""
     if isinstance(measures, TargetMeasures):
         return None
     met = [one for one in measures.by_class if one.num_samples and one.name not in missing]
@@ -118,8 +120,8 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def explain_miscalibration(measures: AnyMeasures) -> str | None:
-    """Probabilities that are higher than answers are right, by more than chance explains. Those of a young model are
-    lower."""
+    """Explains that the model's probabilities are higher than its accuracy, by more than chance explains; None where
+    they are not. Those of a young model are lower."""
     if not isinstance(measures, Measures) or measures.calibration_chance is None or measures.too_sure is None:
         return None
     error, chance = measures.calibration_error, measures.calibration_chance
@@ -133,8 +135,8 @@ def explain_miscalibration(measures: AnyMeasures) -> str | None:
 
 
 def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | None:
-    """Says that what came of the exchange is worse on the same samples than what was trained before it, by more than
-    the measures of both err."""
+    """Explains that the model after the exchange is worse on the same samples than the one trained before it, by more
+    than the errors of both measures; None where it is not."""
     if before is None or before.num_samples != after.num_samples:
         return None
     for name, title, compute_error in (
@@ -155,7 +157,8 @@ def explain_averaging(before: AnyMeasures | None, after: AnyMeasures) -> str | N
 
 
 def explain_behind(measures: Measures) -> str | None:
-    """Fewer are right than who calls all samples the commonest class has, of a model that ranks them well."""
+    """Explains that a model which ranks samples well is right no more often than calling all samples the commonest
+    class; None where it is right more often."""
     common = max(measures.by_class, key=lambda one: one.num_samples)
     if measures.num_correct > common.num_samples:
         return None
@@ -167,7 +170,7 @@ def explain_behind(measures: Measures) -> str | None:
 
 
 def ranks(measures: Measures) -> bool:
-    """Whether the mean AUC of the classes is above 0.5 by more than the standard error that chance has."""
+    """Says whether the mean AUC of the classes is above 0.5 by more than the standard error of chance."""
     found = [(auc, error) for auc, error in _list_chances(measures) if auc is not None]
     if not found:
         return False
@@ -176,7 +179,7 @@ def ranks(measures: Measures) -> bool:
 
 
 def may_rank(measures: Measures) -> bool:
-    """Whether the mean AUC of the classes may be a good model's, by what chance adds and takes 19 times in 20."""
+    """Says whether the mean AUC of the classes may be a good model's, within the 95 % that chance can add or take."""
     if not (found := _list_chances(measures)):
         return False
     auc, width = _compute_spread(found)
@@ -184,14 +187,15 @@ def may_rank(measures: Measures) -> bool:
 
 
 def _compute_spread(found: Sequence[tuple[float | None, float]]) -> tuple[float, float]:
-    """The mean AUC, and half of the interval in which it lies with 95 % confidence. Two classes err alike, and of more
-    all but one by themselves, or nearly."""
+    """Returns the mean AUC, and half the width of its 95 % interval. The errors of two classes are taken as the same;
+    those of more classes as independent for all but one."""
     auc, error = compute_mean([auc for auc, _ in found]), math.fsum(error for _, error in found) / len(found)
     return 0.5 if auc is None else auc, Z * error / math.sqrt(max(1, len(found) - 1))
 
 
 def explain_too_few(measures: AnyMeasures, least: int) -> str | None:
-    """Fewer than `least` test samples, or so few of the classes that a good model may look like a coin."""
+    """Explains that there are fewer than `least` test samples, or so few of the classes that a good model may look like
+    chance; None where there are enough."""
     helps = "more test samples help (data.held_out)"
     if measures.num_samples < least:
         return f"{measures.num_samples} test samples are too few to tell, fewer than {least}; {helps}"
@@ -206,7 +210,7 @@ def explain_too_few(measures: AnyMeasures, least: int) -> str | None:
 
 
 def _list_chances(measures: Measures) -> list[tuple[float | None, float]]:
-    """Of each class that has samples, and others, its AUC, and the error that one by chance has."""
+    """Returns, for each class that has samples and others, its AUC and the standard error of an AUC by chance."""
     counts = [(one, measures.num_samples - one.num_samples) for one in measures.by_class]
     return [
         (one.auc, compute_auc_error(0.5, one.num_samples, others))
@@ -216,7 +220,7 @@ def _list_chances(measures: Measures) -> list[tuple[float | None, float]]:
 
 
 def _compute_auc_error(measures: AnyMeasures) -> float | None:
-    """That of the mean over classes, as if all erred alike."""
+    """Returns the standard error of the mean AUC over classes, as if the errors of all classes were the same."""
     if not isinstance(measures, Measures | LabelMeasures):
         return None
     return compute_mean(
@@ -229,7 +233,8 @@ def _compute_auc_error(measures: AnyMeasures) -> float | None:
 
 
 def _compute_recall_error(measures: AnyMeasures) -> float | None:
-    """That of the mean recall; each as if one more sample were found and one more were not."""
+    """Returns the standard error of the mean recall, each class counted with one more found and one more missed
+    sample."""
     if not isinstance(measures, Measures):
         return None
     met = [one for one in measures.by_class if one.num_samples]

@@ -1,11 +1,11 @@
 """The verdict on federating at one site: two models' answers to the same test samples, compared in one measure.
 
-The difference is a paired one: both models are measured on the same resamples of the same samples (Efron 1979, the
-percentiles 2.5 and 97.5), so that what makes samples hard for both does not blur it. Of classes the measure is the mean
-AUC, or the balanced accuracy where there is no AUC; of labels the mean AUC; of targets the mean R2. Tests hold each to
-what `ml.measures` computes of one model.
+The difference is paired: both models are measured on the same resamples of the same samples (Efron 1979, the
+percentiles 2.5 and 97.5), so that samples which are hard for both do not widen the interval. For classes the measure is
+the mean AUC, or the balanced accuracy where there is no AUC; for labels the mean AUC; for targets the mean R2. Tests
+compare each with what `ml.measures` computes for one model.
 
-Legend: N samples, C classes, labels or targets, B resamples; `weights_NB` says how often a resample has a sample.
+Legend: N samples, C classes, labels or targets, B resamples; `weights_NB` is how often each sample is in each resample.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from ml.tasks import CLASSIFICATION, MULTILABEL, REGRESSION
 
 AUC, BALANCED_ACCURACY, R2 = "auc", "balanced_accuracy", "r2"
 TITLES = {AUC: "AUC", BALANCED_ACCURACY: "balanced accuracy", R2: "R2"}
-ROUNDING = 2e-4  # of published numbers, which have four digits
-MIN_OF_CLASS = 5  # samples of one kind, of which fewer resample to nearly the same
-MAX_WORK = 2_000_000  # samples times resamples, beyond which there are fewer resamples
+ROUNDING = 2e-4  # rounding error of published numbers, which have four digits
+MIN_OF_CLASS = 5  # samples of one kind: resamples of fewer are nearly all alike
+MAX_WORK = 2_000_000  # samples times resamples; for more samples there are fewer resamples
 MAX_AT_ONCE = 500_000  # samples times resamples
 LEAST_RESAMPLES = 200
 TRY = (
@@ -38,7 +38,7 @@ TRY = (
 
 
 class Outcome(StrEnum):
-    """What the samples show; the value is its name in records."""
+    """The result of a comparison; the value is its name in records."""
 
     TOGETHER = "together"  # the federation's model is better here
     ALONE = "alone"
@@ -48,10 +48,10 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Both models in the `measure`, and the interval from `low` to `high` in which their difference, together less
-    alone, lies with 95 % confidence; None where the samples are too few to tell. Both had done the work of `rounds`
-    rounds, None where training alone lags by `owed_steps` steps of what is compared; `newest` is the round that the
-    federation had come to."""
+    """The comparison of the federation's model (`together`) with the model trained alone, in one `measure`. `low` to
+    `high` is the interval in which their difference, together less alone, lies with 95 % confidence; None where the
+    samples are too few. Both had done the work of `rounds` rounds; `rounds` is None where training alone lags by
+    `owed_steps` steps. `newest` is the federation's newest round."""
 
     measure: str
     together: float
@@ -64,11 +64,11 @@ class Verdict:
     owed_steps: int = 0
 
     def to_mapping(self) -> dict[str, Any]:
-        """JSON-able."""
+        """Returns a mapping that JSON can encode."""
         return asdict(self)
 
     def to_values(self) -> dict[str, float]:
-        """What a site publishes of it: numbers by name."""
+        """Returns the numbers that a site publishes of it, by name."""
         told = {f"alone_{self.measure}": self.alone, "gain": self.difference}
         if self.interval is not None:
             told |= {"gain_low": self.interval.low, "gain_high": self.interval.high}
@@ -76,7 +76,7 @@ class Verdict:
 
     @classmethod
     def from_values(cls, values: Mapping[str, float], num_samples: int) -> Self | None:
-        """Of what a site has published; None where that is no verdict, or contradicts itself."""
+        """Reads the numbers that a site has published; None where they are no verdict, or contradict each other."""
         measure = next((name for name in TITLES if f"alone_{name}" in values), None)
         if measure is None or "gain" not in values:
             return None
@@ -90,7 +90,7 @@ class Verdict:
         return cls(measure, min(max(together, least), 1.0), alone, num_samples, low, high)
 
     def of_newest(self, newest: int) -> Self:
-        """The same, told when the federation has come to this round."""
+        """Returns the same verdict with this as the federation's newest round."""
         return replace(self, newest=newest)
 
     @property
@@ -139,12 +139,12 @@ class Verdict:
 
 
 def _show(difference: float) -> str:
-    """With its sign, but where it is as good as none."""
+    """Formats a difference with its sign, without a sign where it rounds to zero."""
     shown = f"{difference:+.3f}"
     return shown[1:] if float(shown) == 0 else shown
 
 
-Judge = Callable[[Floats], Floats]  # a measure, [B], of answers whose samples count as often as weights_NB say
+Judge = Callable[[Floats], Floats]  # computes a measure, [B], with samples weighted by weights_NB
 
 
 def compare(
@@ -156,8 +156,9 @@ def compare(
     owed_steps: int = 0,
     seed: int = 0,
 ) -> Verdict | None:
-    """The verdict on two models' answers to the same samples. None where no measure is defined: R2 of targets that are
-    all alike, or the AUC of labels that all samples have. Raises ValueError for answers to other samples."""
+    """Compares two models by their answers to the same samples. Returns None where no measure is defined: R2 of targets
+    that are all alike, or the AUC of labels that all samples have. Raises ValueError for answers to different
+    samples."""
     if not np.array_equal(together.y, alone.y):
         raise ValueError("expected two models' answers to the same samples")
     num = len(together.y)
@@ -175,7 +176,7 @@ def compare(
 
 
 def _list_measures(kind: str, answers: Answers) -> list[str]:
-    """Those to be tried, the best first."""
+    """Returns the measures to try, the best first."""
     if kind == REGRESSION:
         return [R2]
     shown = answers.said.shape[1] <= MAX_CLASSES
@@ -183,7 +184,8 @@ def _list_measures(kind: str, answers: Answers) -> list[str]:
 
 
 def _are_enough(kind: str, y: Any) -> bool:
-    """Whether resamples can tell: of a class with one sample all are alike, however much the next one may differ."""
+    """Says whether resamples suffice for a verdict. If a class has one sample, its resamples are all alike, however
+    much another sample may differ."""
     if len(y) < MIN_SAMPLES:
         return False
     if kind == REGRESSION:
@@ -194,7 +196,7 @@ def _are_enough(kind: str, y: Any) -> bool:
 
 
 def _resample(together: Judge, alone: Judge, num: int, seed: int) -> Interval | None:
-    """None where most resamples say nothing."""
+    """Returns the interval of the difference over resamples; None where it is undefined in most of them."""
     resamples = max(LEAST_RESAMPLES, min(NUM_RESAMPLES, MAX_WORK // num))
     rng, per_chunk = np.random.default_rng(seed), max(1, MAX_AT_ONCE // num)
     differences: list[float] = []
@@ -209,12 +211,12 @@ def _resample(together: Judge, alone: Judge, num: int, seed: int) -> Interval | 
     return Interval(*map(float, np.percentile(differences, [2.5, 97.5])))
 
 
-# ---- the measures: what each sample adds to them, and how that comes together
+# ---- the measures: each sample's part, and how parts add up
 
 
 def _judge_by_auc(answers: Answers) -> Judge:
-    """The mean over classes, or labels, that have a curve. By placements (DeLong et al. 1988) an area is a mean over
-    samples, so that resamples cost sums alone: to the first order, as far as samples are few."""
+    """Returns a judge by the mean AUC over classes, or labels, that have a curve. By placements (DeLong et al. 1988) an
+    area is a mean over samples, so that a resample needs only sums: to the first order, where samples are few."""
     y, said_NC = answers.y, answers.said
     is_of_NC = y > 0 if y.ndim == 2 else y[:, None] == np.arange(said_NC.shape[1])
     placed_NC = np.stack([_place(is_of, said) for is_of, said in zip(is_of_NC.T, said_NC.T, strict=True)], axis=1)
@@ -233,8 +235,8 @@ def _judge_by_auc(answers: Answers) -> Judge:
 
 
 def _place(is_of_N: Any, scores_N: Floats) -> Floats:
-    """The share of the other kind's samples that each sample is on the right side of, and half of the ties. No numbers
-    where there is one kind alone."""
+    """Returns the share of the other kind's samples that each sample is on the right side of, ties counting half.
+    Returns NaN where all samples are of one kind."""
     placed_N = np.full(len(scores_N), math.nan)
     if is_of_N.all() or not is_of_N.any():
         return placed_N
@@ -245,7 +247,7 @@ def _place(is_of_N: Any, scores_N: Floats) -> Floats:
 
 
 def _judge_by_balanced_accuracy(answers: Answers) -> Judge:
-    """The mean over the classes that a resample has."""
+    """Returns a judge by the mean recall over the classes that a resample has."""
     order = np.argsort(answers.y, kind="stable")
     starts = np.flatnonzero(np.concatenate([[True], np.diff(answers.y[order]) != 0]))
     is_right_N1 = (answers.labels == answers.y)[order, None]
@@ -260,10 +262,10 @@ def _judge_by_balanced_accuracy(answers: Answers) -> Judge:
 
 
 def _judge_by_r2(answers: Answers) -> Judge:
-    """The mean over targets that are not all alike."""
+    """Returns a judge by the mean R2 over targets that are not all alike."""
     from_mean_TN = (answers.y - answers.y.mean(0)).T
     squared_TN = np.square(answers.said - answers.y).T
-    rounding_T1 = 1e-24 * np.square(answers.y).max(0)[:, None]  # which is no spread
+    rounding_T1 = 1e-24 * np.square(answers.y).max(0)[:, None]  # rounding errors are no spread
 
     def judge(weights_NB: Floats) -> Floats:
         total_B = weights_NB.sum(0)
@@ -279,13 +281,14 @@ JUDGES = {AUC: _judge_by_auc, BALANCED_ACCURACY: _judge_by_balanced_accuracy, R2
 
 
 def _weigh(parts_CN: Floats, weights_NB: Floats) -> Floats:
-    """Sums over samples. No product by BLAS, whose threads spin where a machine has other work for its cores."""
+    """Returns weighted sums over samples. Does not use BLAS, whose threads spin where a machine has other work for its
+    cores."""
     sums_CB: Floats = np.einsum("cn,nb->cb", parts_CN, weights_NB)
     return sums_CB
 
 
 def _mean_of_known(values_CB: Floats) -> Floats:
-    """No number where none is known."""
+    """Returns the mean of the finite values, NaN where there is none."""
     known_CB = np.isfinite(values_CB)
     counts_B = known_CB.sum(0)
     mean_B: Floats = np.where(known_CB, values_CB, 0.0).sum(0) / np.where(counts_B, counts_B, math.nan)

@@ -43,7 +43,7 @@ Shape = tuple[int, ...]
 def build_model(
     model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, *, plugins: Plugins = NO_PLUGINS
 ) -> Model:
-    """The module of genesis's `model`, its parameters drawn from torch's generator.
+    """Builds the module of genesis's `model`, with parameters drawn from torch's generator.
 
     A user's own module is imported, which runs its code, only where it is one of `plugins`. Raises SpecError.
     """
@@ -66,11 +66,11 @@ def initial_parameters(
     pretrained: Path | Pretrained | None = None,
     plugins: Plugins = NO_PLUGINS,
 ) -> dict[str, Array]:
-    """The arrays that training starts from, by name, float32: parameters, buffers and frozen ones.
+    """Returns the arrays that training starts from, by name, float32: parameters, buffers and frozen ones.
 
-    `pretrained` is a file of a published state dict, or what was loaded of one. The rest is drawn from `seed`, once,
-    when a federation is made, and travels as a blob, since another torch may draw others; torch's own generator is left
-    as it was. Raises SpecError.
+    `pretrained` is the file of a published state dict, or its loaded content. The rest is drawn from `seed`, once, when
+    a federation is made, and is sent to members as a blob, since another version of torch may draw other numbers.
+    Torch's own generator keeps its state. Raises SpecError.
     """
     if isinstance(pretrained, Path):
         pretrained = load_pretrained(pretrained, model, input_shape, num_classes)

@@ -1,8 +1,8 @@
 """The model as every method sees it: f = h o g, an embedding and a classifier on it (ALGORITHMS §1.1).
 
-Legend: B samples, D length of the embedding, S of what the last Linear takes, C classes. Parameters travel as arrays
+Legend: B samples, D length of the embedding, S of the last Linear's input, C classes. Parameters are sent as arrays
 under their `state_dict()` names, with the running statistics of batch norm; integer buffers (`num_batches_tracked`) and
-what is frozen stay behind. An array with two names has the first.
+frozen arrays are not sent. An array with two names has the first.
 """
 
 from __future__ import annotations
@@ -21,50 +21,52 @@ from ml.payload import Array, Arrays
 
 
 class Model(nn.Module, ABC):
-    """A network in two parts. Class ids are global: it has C outputs however few classes a client owns.
+    """A network in two parts, g and h. Class ids are global: it has C outputs however few classes a client owns.
 
-    `frozen_prefix` begins the names of a frozen encoder, which is neither trained nor sent; there is none where it is
-    empty. Of a model with one everything takes images x_BCHW or, in their place, what `precompute` made of them.
-    `freeze` freezes other arrays. `own_names` are parameters that a method has added, and that never leave the client.
+    Names that start with `frozen_prefix` belong to a frozen encoder, which is neither trained nor sent; there is none
+    where the prefix is empty. With a frozen encoder all methods take images x_BCHW or the output of `precompute` for
+    them. `freeze` freezes other arrays. `own_names` are parameters that a method has added, and that never leave the
+    client.
     """
 
     frozen_prefix: ClassVar[str] = ""
     frozen_names: frozenset[str] = frozenset()
     own_names: frozenset[str] = frozenset()
-    _resting: tuple[str, ...] = ()  # the modules whose statistics are frozen
-    criterion: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.cross_entropy)  # of logits_BC and y_B, in training
+    _resting: tuple[str, ...] = ()  # modules with frozen statistics
+    criterion: Callable[[Tensor, Tensor], Tensor] = staticmethod(F.cross_entropy)  # training loss of logits_BC and y_B
 
     def precompute(self, x: Tensor) -> Tensor:
-        """The frozen encoder's output for samples, the same in every step of every round: features [B, E] of x_BCHW.
-        Features stay as they are, and so does x where there is no such encoder."""
+        """Returns the frozen encoder's output for samples, the same in every step of every round: features [B, E] of
+        x_BCHW. Returns features unchanged, and x where there is no such encoder."""
         return x
 
     @abstractmethod
     def embed(self, x: Tensor) -> Tensor:
-        """g: x_BCHW to z_BD, what prototypes are means of."""
+        """Computes g: x_BCHW to z_BD, the features that prototypes are means of."""
 
     @abstractmethod
     def classify(self, z_BD: Tensor) -> Tensor:
-        """h: z_BD to logits_BC."""
+        """Computes h: z_BD to logits_BC."""
 
     def enter_slot(self, z_BD: Tensor) -> Tensor:
-        """z_BD to s_BS, what the last Linear takes. Between this and `leave_slot` is the place for a layer of a
-        method's own; without one, they are `classify`."""
+        """Computes s_BS, the input of the last Linear, from z_BD. A method can put a layer of its own between this and
+        `leave_slot`; without one, both together are `classify`."""
         return z_BD
 
     def leave_slot(self, s_BS: Tensor) -> Tensor:
-        """s_BS to logits_BC."""
+        """Computes logits_BC from s_BS."""
         return self.classify(s_BS)
 
     def embed_layers(self, x: Tensor) -> list[Tensor]:
-        """The intermediate representations [B, D_l], maps averaged over their pixels; the last is `embed(x)`."""
+        """Returns the intermediate representations [B, D_l], maps averaged over their pixels; the last is
+        `embed(x)`."""
         return [self.embed(x)]
 
     def forward(self, x: Tensor) -> Tensor:
         return self.classify(self.embed(x))
 
     def freeze(self, names: Collection[str]) -> None:
-        """Train and send these parameters and buffers no more. The modules of the buffers stay in eval mode."""
+        """Stops training and sending these parameters and buffers. The modules of the buffers stay in eval mode."""
         self.frozen_names = frozenset(names)
         for name, parameter in self.named_parameters():
             if name in self.frozen_names:
@@ -84,13 +86,13 @@ class Model(nn.Module, ABC):
         return bool(self.frozen_prefix or self.frozen_names)
 
     def is_frozen(self, name: str) -> bool:
-        """Whether a parameter or buffer belongs to the frozen part."""
+        """Says whether a parameter or buffer belongs to the frozen part."""
         return name in self.frozen_names or (bool(self.frozen_prefix) and name.startswith(self.frozen_prefix))
 
 
 def copy_model(model: Model) -> Model:
-    """Another model with the same parameters, which are its own, and the same frozen part, which both share: nothing
-    changes that, and it may be most of the model."""
+    """Returns a copy with parameters of its own. Both share the frozen part: it never changes, and may be most of the
+    model."""
     shared: dict[int, object] = {}
     if model.has_frozen:
         shared |= {id(module): module for name, module in model.named_children() if model.is_frozen(f"{name}.")}
@@ -100,7 +102,7 @@ def copy_model(model: Model) -> Model:
 
 
 def find_tied(model: Model) -> dict[str, str]:
-    """The further names of parameters and float buffers that have one already, each with the first."""
+    """Returns the further names of parameters and float buffers that have several, each with the first."""
     every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
     first: dict[int, str] = {}
     for name, tensor in every:
@@ -109,24 +111,24 @@ def find_tied(model: Model) -> dict[str, str]:
 
 
 def average_maps(x_BCHW: Tensor) -> Tensor:
-    """The mean of each map, [B, C]. Its gradient is deterministic on a GPU, adaptive pooling's is not."""
+    """Computes the mean of each map, [B, C]. Its gradient is deterministic on a GPU, adaptive pooling's is not."""
     return x_BCHW.mean((2, 3))
 
 
 def dump_parameters(model: Model, *, with_frozen: bool = False) -> dict[str, Array]:
-    """Copies of the parameters and running statistics, float32 in host memory, by name."""
+    """Copies the parameters and running statistics, float32 in host memory, by name."""
     (dumped,) = dump_models([model], with_frozen=with_frozen)
     return dumped
 
 
 def dump_models(models: Sequence[Model], *, with_frozen: bool = False) -> list[dict[str, Array]]:
-    """`dump_parameters` of each."""
+    """Returns `dump_parameters` of each model."""
     named = [
         {name: tensor for name, tensor in _get_arrays(model).items() if with_frozen or not model.is_frozen(name)}
         for model in models
     ]
     tensors = [tensor for wanted in named for tensor in wanted.values()]
-    if any(tensor.is_cuda for tensor in tensors):  # in one copy, as each waits for the GPU
+    if any(tensor.is_cuda for tensor in tensors):  # in one copy, since each copy waits for the GPU
         flat = torch.cat([tensor.reshape(-1) for tensor in tensors]).cpu()
         parts = torch.split(flat, [tensor.numel() for tensor in tensors])
         tensors = [part.reshape(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
@@ -136,11 +138,11 @@ def dump_models(models: Sequence[Model], *, with_frozen: bool = False) -> list[d
 
 @torch.no_grad()
 def load_parameters(model: Model, arrays: Arrays) -> None:
-    """Set parameters and buffers to `arrays`, in place.
+    """Sets parameters and buffers to `arrays`, in place.
 
-    Every trained parameter must be among them; running statistics, what is frozen and a client's own are kept where
-    they are not. The further names of an array are passed over. Raises ValueError, changing nothing, for an unknown or
-    missing name or a wrong shape.
+    Every trained parameter must be among them; running statistics, frozen arrays and a client's own stay unchanged
+    where they are missing. Further names of an array are ignored. Raises ValueError, changing nothing, for an unknown
+    or missing name or a wrong shape.
     """
     own = _get_arrays(model)
     further = find_tied(model)
@@ -156,11 +158,12 @@ def load_parameters(model: Model, arrays: Arrays) -> None:
             f"expected {_show(expected.get(first))}, got {_show(got.get(first))}"
         )
     for name, array in arrays.items():
-        own[name].copy_(torch.from_numpy(np.array(array)))  # a copy: what was decoded is read-only
+        own[name].copy_(torch.from_numpy(np.array(array)))  # a copy: decoded arrays are read-only
 
 
 def _get_arrays(model: Model) -> dict[str, Tensor]:
-    """What can travel. An integer buffer counts batches or holds a constant: both are the node's own."""
+    """Returns the arrays that can be sent, by name. An integer buffer counts batches or is a constant: neither is
+    sent."""
     once = {name for name, _ in (*model.named_parameters(), *model.named_buffers())}
     return {name: tensor for name, tensor in model.state_dict().items() if name in once and tensor.is_floating_point()}
 

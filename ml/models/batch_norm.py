@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 
 class BatchNorm2d(nn.Module):
-    """torch's, without `num_batches_tracked`, and with an answer to a batch of one value per channel.
+    """torch's BatchNorm2d without `num_batches_tracked`, which also accepts a batch of one value per channel.
 
-    A last partial batch of one image whose maps have shrunk to one pixel has no variance: torch refuses it, here it is
-    normalised by the running statistics, which it leaves alone.
+    A last partial batch of one image whose maps have shrunk to one pixel has no variance: torch refuses it. This class
+    normalises it by the running statistics, and does not update them.
     """
 
     running_mean: Tensor

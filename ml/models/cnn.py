@@ -14,7 +14,7 @@ from ml.models.base import Model, average_maps
 
 
 class CnnMnist(Model):
-    """Takes [B, 1, 28, 28]; the embedding is the 50 of fc1 after ReLU and before dropout."""
+    """A CNN that takes [B, 1, 28, 28]; the embedding is the 50 outputs of fc1 after ReLU and before dropout."""
 
     def __init__(self, num_classes: int) -> None:
         super().__init__()
@@ -46,8 +46,8 @@ class CnnMnist(Model):
 
 
 class CnnCifar(Model):
-    """Takes [B, channels, H, W]; the embedding is what the convolutions leave, `width` numbers: h is all of the
-    fully connected layers, as UA-PDFL splits its networks."""
+    """A CNN that takes [B, channels, H, W]; the embedding is the output of the convolutions, `width` numbers. h is all
+    of the fully connected layers, as UA-PDFL splits its networks."""
 
     def __init__(self, channels: int, width: int, num_classes: int) -> None:
         super().__init__()

@@ -2,10 +2,10 @@
 
     v(x) = normalize(ReLU(FC1(e(x)))) in R^256        logits = FC2(v(x))
 
-The embedding is v: prototypes are k-means centres of it, Eqs. (6) and (7). The classifier sees the same v, not the
-features before they were normalised: the table of §6 has [normalise] between the two layers, the network of FedPCL,
-which MP-FedCL's numbers fit, normalises there too, and f = h o g leaves no second way from x to the logits. With
-`normalize: false` v is ReLU(FC1(e(x))) for both, which is what `mp.normalize: false` asks for.
+The embedding is v: prototypes are k-means centres of it, Eqs. (6) and (7). The classifier takes the same v, not the
+features before normalisation: the table of §6 has [normalise] between the two layers, the network of FedPCL, which
+MP-FedCL's numbers match, normalises there too, and f = h o g leaves no second way from x to the logits. With
+`normalize: false` v is ReLU(FC1(e(x))) for both, as `mp.normalize: false` says.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ml.specs.architectures.mlp import ENCODER_WIDTH, HEAD_WIDTH
 
 
 class _Headed(Model):
-    """The encoder under `encoder.`, then fc1 and fc2 on its features [B, 512]."""
+    """A model with its encoder under `encoder.`, then fc1 and fc2 on its features [B, 512]."""
 
     def __init__(self, encoder: nn.Module, num_classes: int, *, normalize: bool) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class _Headed(Model):
 
 
 class MlpMnist(_Headed):
-    """The encoder is two layers of 512 with ReLU, on the flattened image."""
+    """A model whose encoder is two layers of 512 with ReLU, on the flattened image."""
 
     encoder: _MlpEncoder
 
@@ -65,8 +65,8 @@ class _MlpEncoder(nn.Module):
 
 
 class Head256(_Headed):
-    """The encoder is a ResNet18 as it was in block 0: in eval mode and without a gradient, whatever is trained. What it
-    makes of an image can be computed once."""
+    """A model whose encoder is a ResNet18 fixed as in block 0: it stays in eval mode and without a gradient in all
+    training. Its output for an image can be computed once."""
 
     frozen_prefix: ClassVar[str] = "encoder."
     encoder: ResNet18Body

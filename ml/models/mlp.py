@@ -17,7 +17,7 @@ from ml.models.base import Model
 
 
 class Mlp(Model):
-    """Hidden layers fc1, fc2, … and the classifier after them."""
+    """A network of hidden layers fc1, fc2, … and the classifier after them."""
 
     def __init__(self, num_inputs: int, hidden: Sequence[int], num_classes: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Mlp(Model):
     def embed(self, x: Tensor) -> Tensor:
         z = x.flatten(1)
         for layer in self._hidden:
-            z = F.relu(F.linear(z, layer.weight, layer.bias))  # a module's call costs as much as so small a product
+            z = F.relu(F.linear(z, layer.weight, layer.bias))  # calling a module takes as long as so small a product
         return z
 
     def embed_layers(self, x: Tensor) -> list[Tensor]:
@@ -46,8 +46,8 @@ class Mlp(Model):
 
 
 class WideDeep(Mlp):
-    """A network with a linear path beside it (Cheng et al. 2016): its classifier takes the input, too. At first that is
-    zero, so that the first steps are those of logistic regression, and few rows hardly use more."""
+    """A network with a linear path beside it (Cheng et al. 2016): its classifier takes the input, too. The classifier
+    starts at zero, so that the first steps are those of logistic regression, and few rows hardly use more."""
 
     def __init__(self, num_inputs: int, hidden: Sequence[int], num_classes: int) -> None:
         super().__init__(num_inputs, hidden, num_classes)

@@ -1,4 +1,4 @@
-"""A model behind the constants that normalise its samples, so that it takes them as they are."""
+"""A model with the constants that normalise its samples, so that it takes samples before normalisation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from ml.models.base import Model
 
 
 class Normalised(nn.Module):
-    """Gives the logits of samples x float32 [N, C, H, W], pixels in 0..1, or of features [N, F, 1, 1]; of a regression
-    the targets at the run's scale. `model` is the network alone. Where it `fills` empty cells not a number stands for
-    one, and becomes the mean."""
+    """A model with its normalisation: it turns samples x float32 [N, C, H, W], pixels in 0..1, or features [N, F, 1,
+    1], into logits; for a regression into targets at the run's scale. `model` is the network alone. If it `fills` empty
+    cells, NaN stands for one, and is replaced by the mean."""
 
     def __init__(self, model: Model, mean: Sequence[float], std: Sequence[float], *, fills: bool = False) -> None:
         super().__init__()

@@ -1,9 +1,9 @@
 """ONNX: a model as one file that runs without torch and without fednode, checked against torch where onnxruntime is
 installed.
 
-It takes samples x float32 [N, C, H, W] in 0..1, or features [N, F, 1, 1] as they are, normalises them by the constants
-of genesis' input, and gives a probability for each class, [N, classes]: those of the classifier. What a method makes of
-prototypes besides is not in it.
+It takes samples x float32 [N, C, H, W] in 0..1, or features [N, F, 1, 1], normalises them by the constants of genesis'
+input, and returns a probability for each class, [N, classes]: those of the classifier. Answers by prototypes are not in
+it.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from ml.models.base import Model
 from ml.models.normalised import Normalised
 
 INPUT, OUTPUT = "x", "probabilities"
-MAX_BYTES = (1 << 31) - (1 << 20)  # protobuf ends at 2 GiB, and the graph needs some of it
+MAX_BYTES = (1 << 31) - (1 << 20)  # protobuf's limit is 2 GiB, and the graph needs some of it
 TOLERANCE = 1e-4  # of a probability
-_CHECKED = 3  # samples: not as many as the graph was recorded with, so that their number is seen to be free
+_CHECKED = 3  # samples: another number than in recording, which checks that any number works
 _NEEDED = ("onnx", "onnxscript")
 
 
 class OnnxRefused(MlError):
-    """This model cannot be written as ONNX, or not here."""
+    """The error for a model that cannot be written as ONNX, or not on this machine."""
 
 
 class _Classifier(Normalised):
-    """A model between its normalisation and its probabilities."""
+    """A model with normalisation before it and softmax after it."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.softmax(super().forward(x), dim=1)
 
 
 def require_onnx() -> None:
-    """Raises OnnxRefused, with the line that installs what is missing."""
+    """Raises OnnxRefused, with the line that installs the missing packages, if there are any."""
     missing = [name for name in _NEEDED if find_spec(name) is None]
     if missing:
         raise OnnxRefused(f"expected {' and '.join(missing)} to be installed for ONNX: pip install 'fednode[onnx]'")
@@ -55,8 +55,9 @@ def encode_onnx(
     *,
     fills: bool = False,
 ) -> tuple[bytes, float | None]:
-    """The file of a model for samples of `shape`, with `card` as its metadata, which `fills` empty cells; and by how
-    much onnxruntime's probabilities differ from torch's, None where it is not installed. Raises OnnxRefused."""
+    """Returns the ONNX file of a model for samples of `shape`, with `card` as its metadata; if it `fills`, the file
+    replaces empty cells. Returns also the largest difference of onnxruntime's probabilities from torch's, None where
+    onnxruntime is not installed. Raises OnnxRefused."""
     require_onnx()
     size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     if size > MAX_BYTES:
@@ -92,7 +93,7 @@ def _record(net: nn.Module, shape: tuple[int, ...], card: Mapping[str, str]) -> 
 
 
 def _compare(net: nn.Module, shape: tuple[int, ...], data: bytes) -> float | None:
-    """The largest difference of a probability. Raises OnnxRefused where it is too large."""
+    """Returns the largest difference of a probability. Raises OnnxRefused where it is too large."""
     if find_spec("onnxruntime") is None:
         return None
     import onnxruntime
@@ -106,14 +107,14 @@ def _compare(net: nn.Module, shape: tuple[int, ...], data: bytes) -> float | Non
     except Exception as error:
         raise OnnxRefused(f"onnxruntime cannot run what torch wrote ({type(error).__name__}: {error})") from error
     difference = float(abs(expected - got).max()) if got.shape == expected.shape else float("inf")
-    if not difference <= TOLERANCE:  # not a number is no agreement
+    if not difference <= TOLERANCE:  # NaN counts as a difference
         raise OnnxRefused(f"expected onnxruntime's probabilities within {TOLERANCE:g} of torch's, got {difference:g}")
     return difference
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without torch's notes about packages that are not here and calls it deprecates to itself."""
+    """Silences torch's notes about missing packages and about its own deprecated calls."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,9 +1,9 @@
 """Pretrained weights: a model starts from a published state dict in a local file, torchvision's `resnet18.pth` or a
 `.safetensors` (INTERFACES §6).
 
-What fits by name and shape is taken. The classifier, and a stem for another number of channels or size of kernel, are
-left as they were drawn when theirs differ, each as a whole. Everything else has to be there and to fit. For `head_256`
-the file is its encoder's. `num_batches_tracked` is passed over.
+Arrays that match by name and shape are loaded. The classifier, and a stem for another number of channels or size of
+kernel, keep their drawn values where the file's differ, each as a whole. All other arrays have to be in the file and to
+match. For `head_256` the file is its encoder's. `num_batches_tracked` is ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ml.payload import Arrays
 from ml.specs.architectures import Layout, Shape, get_layout
 
 _COUNTER = "num_batches_tracked"
-_CONSTANTS = ("mean", "std")  # of each channel, which a file may name beside its weights
+_CONSTANTS = ("mean", "std")  # constants of each channel, which a file may have beside its weights
 _UNREADABLE = (
     *(pickle.UnpicklingError, struct.error, OSError, EOFError, RuntimeError, MemoryError),
     *(LookupError, ValueError, TypeError, AttributeError, AssertionError, ArithmeticError),
@@ -35,8 +35,8 @@ _UNREADABLE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pretrained:
-    """The arrays that a file gives a model, float32 by the model's names; besides, the names of the model that are left
-    as drawn, and the names of the file that have no place in it."""
+    """The arrays that a file has for a model, float32 by the model's names. `left` are the names of the model that keep
+    their drawn values, `unused` the names of the file that match nothing in the model."""
 
     path: Path
     arrays: Arrays
@@ -44,7 +44,7 @@ class Pretrained:
     unused: tuple[str, ...]
 
     def describe(self) -> str:
-        """One line for people."""
+        """Describes it in one line for people."""
         parts = [f"{self.path}: took {len(self.arrays)} arrays"]
         if self.left:
             parts.append(f"drew anew {', '.join(self.left)}")
@@ -54,17 +54,17 @@ class Pretrained:
 
 
 def load_pretrained(path: Path, model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> Pretrained:
-    """The arrays that `path` has for genesis' `model`. Raises SpecError at "pretrained", naming the file and the
+    """Loads the arrays that `path` has for genesis' `model`. Raises SpecError at "pretrained", naming the file and the
     array."""
     layout = get_layout(model, tuple(input_shape), num_classes)
     return match_pretrained(path, _read_file(path), str(model["name"]), layout)
 
 
 def read_constants(path: Path) -> dict[str, list[float]] | None:
-    """The `mean` and the `std` of each channel that `path` says its weights were trained with; None where it says none.
-    Raises SpecError.
+    """Returns the `mean` and the `std` of each channel that the weights in `path` were trained with; None where it
+    names none. Raises SpecError.
 
-    A model file of fednode names them in its metadata, as "fednode.input". Any .safetensors may have `mean` and `std`
+    A model file of fednode has them in its metadata, as "fednode.input". Any .safetensors may have `mean` and `std`
     there as JSON, and any file arrays of these names.
     """
     tensors = _read_file(path)
@@ -101,7 +101,7 @@ def _read_card(path: Path) -> dict[str, Any]:
 
 
 def match_pretrained(path: Path, tensors: Mapping[str, Tensor], model_name: str, layout: Layout) -> Pretrained:
-    """The match of a file's tensors to a model's arrays. Raises SpecError."""
+    """Matches a file's tensors to a model's arrays. Raises SpecError."""
     known = {**layout.parameters, **layout.buffers, **layout.frozen}
     prefix = "" if not layout.features or any(name in known for name in tensors) else "encoder."
     given = {
@@ -140,7 +140,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         state = _read_safetensors(path) if path.suffix == ".safetensors" else _read_torch(path)
     except _UNREADABLE as error:
         reason = str(error).partition("\n")[0]
-        if isinstance(error, pickle.UnpicklingError):  # torch's text says how to run the pickle all the same
+        if isinstance(error, pickle.UnpicklingError):  # torch's text says how to run the pickle anyway
             reason = "expected tensors and nothing else; none of it was run"
         raise _fail(path, f"cannot be read as {path.suffix} ({type(error).__name__}: {reason})") from error
     if not isinstance(state, Mapping):
@@ -153,8 +153,8 @@ def _read_file(path: Path) -> dict[str, Tensor]:
 
 def _read_torch(path: Path) -> Any:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # about pickles of another protocol, which are read or refused
-        return torch.load(path, map_location="cpu", weights_only=True)  # never more than tensors: code is refused
+        warnings.simplefilter("ignore", UserWarning)  # about pickles of another protocol
+        return torch.load(path, map_location="cpu", weights_only=True)  # loads only tensors: code is refused
 
 
 def _read_safetensors(path: Path) -> Any:
@@ -179,12 +179,12 @@ def _read_tensor(path: Path, name: str, tensor: Tensor, shape: Shape) -> Any:
 
 
 def _get_replaceable(layout: Layout, prefix: str) -> tuple[tuple[str, ...], ...]:
-    """The groups of names that may differ from the file's."""
+    """Returns the groups of names that may differ from the file's."""
     return () if prefix else (layout.classifier, layout.stem)
 
 
 def _get_classifier_prefixes(layout: Layout, prefix: str) -> tuple[str, ...]:
-    """How names of the file's own classifier begin, which may have other layers than the model's."""
+    """Returns the prefixes of the file's own classifier, which may have other layers than the model's."""
     if prefix:
         return (f"{prefix}fc.",)
     first = {name: name.partition(".")[0] for name in (*layout.parameters, *layout.frozen)}

@@ -36,7 +36,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNet18Body(nn.Module):
-    """All but fc. `stem` is 7x7 at stride 2 with a max-pool after it, or 3x3 at stride 1 without."""
+    """A ResNet18 without fc. `stem` is 7x7 at stride 2 with a max-pool after it, or 3x3 at stride 1 without."""
 
     def __init__(self, channels: int, *, stem: str = "7x7", has_norm: bool = True) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class ResNet18Body(nn.Module):
         initialise_convolutions(self)
 
     def run_stages(self, x: Tensor) -> list[Tensor]:
-        """The maps of the four stages."""
+        """Returns the maps of the four stages."""
         x = F.relu(self.bn1(self.conv1(x)))
         if self._has_pool:
             x = F.max_pool2d(x, 3, 2, 1)
@@ -65,12 +65,12 @@ class ResNet18Body(nn.Module):
         return stages
 
     def average(self, x: Tensor) -> Tensor:
-        """The global average of the last maps, [B, 512]."""
+        """Returns the global average of the last maps, [B, 512]."""
         return average_maps(self.run_stages(x)[-1])
 
 
 class ResNet18(Model, ResNet18Body):
-    """The embedding is the global average, 512."""
+    """A ResNet18 whose embedding is the global average, 512."""
 
     def __init__(self, channels: int, num_classes: int, *, stem: str = "7x7", has_norm: bool = True) -> None:
         ResNet18Body.__init__(self, channels, stem=stem, has_norm=has_norm)
@@ -88,7 +88,7 @@ class ResNet18(Model, ResNet18Body):
 
 
 def initialise_convolutions(module: nn.Module) -> None:
-    """As torchvision: He's normal distribution with fan-out, biases at 0."""
+    """Initialises convolutions as torchvision does: He's normal distribution with fan-out, biases at 0."""
     for part in module.modules():
         if isinstance(part, nn.Conv2d):
             nn.init.kaiming_normal_(part.weight, mode="fan_out", nonlinearity="relu")

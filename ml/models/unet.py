@@ -20,10 +20,10 @@ OUTPUTS = ("linear", "sigmoid", "tanh")
 
 
 class UNet2(nn.Module):
-    """x_BCHW to x'_BCHW; H and W are multiples of 4.
+    """A U-Net with two levels that turns x_BCHW into x'_BCHW; H and W are multiples of 4.
 
-    `output` is the activation of the last layer. In train mode x' depends on the rest of the batch, by batch norm:
-    what is shared is made in eval mode. Raises SpecError for a shape or an activation it cannot have.
+    `output` is the activation of the last layer. In train mode batch norm makes x' depend on the rest of the batch: so
+    images to be sent are made in eval mode. Raises SpecError for an impossible shape or activation.
     """
 
     def __init__(self, input_shape: Sequence[int], width: int = 64, output: str = "linear") -> None:

@@ -1,22 +1,22 @@
-"""A user's own network as a model: imported by name, taken apart once, and written into genesis (INTERFACES §6).
+"""A user's own network as a model: imported by name, examined once, and recorded in genesis (INTERFACES §6).
 
 `--model package.module:factory` names it. The module is installed, on PYTHONPATH, or in the working directory, which
-is looked at last. The factory is a function of this signature:
+is searched last. The factory is a function of this signature:
 
     def factory(input_shape: tuple[int, ...], num_classes: int, **args: Any) -> torch.nn.Module
 
 `input_shape` is [channels, height, width], or [features, 1, 1] of tables; `num_classes` is how many classes the
-federation has; `args` are what `--set model.args.KEY=VALUE` says. It is called wherever the model is needed, and gives
-the same parameters and shapes each time. What it returns has two methods, and may have a third:
+federation has; `args` are what `--set model.args.KEY=VALUE` says. It is called wherever the model is needed, and has
+to return the same parameters and shapes each time. The module has two methods, and may have a third:
 
     embed(x: Tensor) -> Tensor               x is float32 [batch, *input_shape]; returns the embedding, [batch, D]
     classify(z: Tensor) -> Tensor            z is what embed returns; returns logits, [batch, num_classes]
     embed_layers(x: Tensor) -> list[Tensor]  for methods that compare layers: [batch, D_l] each, and embed(x) last
 
-The model is classify(embed(x)), whatever else the module does; a `forward` of its own is not used. Each parameter that
-is trained belongs to one of the two, and all are float32. What has requires_grad=False, or is named by `model.frozen`,
-is sent once, in the initial model, and stays as it is there. A parameter with two names is sent under the first. For
-example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
+The model is classify(embed(x)); a `forward` of the module is not used. Each trained parameter belongs to one of the
+two, and all are float32. A parameter that has requires_grad=False, or is named by `model.frozen`, is sent once, in the
+initial model, and never changes. A parameter with two names is sent under the first. For example, in `nets.py`, as
+`--model nets:make --set model.args.width=32`:
 
     class Net(torch.nn.Module):
         def __init__(self, channels, num_classes, width):
@@ -33,12 +33,12 @@ example, in `nets.py`, as `--model nets:make --set model.args.width=32`:
     def make(input_shape, num_classes, width=16):
         return Net(input_shape[0], num_classes, width)
 
-What the module's own code raises is told with the user's file and line.
+Errors of the module's own code are reported with the user's file and line.
 
-Whoever makes a federation builds it once, here, and finds out what validators need: `resolve_model`. That writes down,
-too, which plugin the module is of (`ml.plugins`). A node builds it to train, only where its own configuration allows
-that plugin, since it runs its code, and only with the same files: `build_user_model`. A plugin may offer a factory
-under a short name, as an entry point in `fednode.models`; what genesis has is the module that this names.
+Making a federation builds the model once, by `resolve_model`, and records what validators need, and the plugin that
+the module belongs to (`ml.plugins`). A node builds it for training by `build_user_model`: only if its own configuration
+allows that plugin, since it runs its code, and only with the same files. A plugin may offer a factory under a short
+name, as an entry point in `fednode.models`; genesis then has the module that the entry point names.
 """
 
 from __future__ import annotations
@@ -70,14 +70,15 @@ from ml.specs.architectures import complete_model, get_layout, is_user_model
 from ml.specs.architectures.frozen import check_patterns, list_resting, match_patterns
 from ml.specs.architectures.user import FOUND_WHERE_THERE
 
-OUR_PACKAGES = ("fednode", "node", "chain", "ml")  # a user's module of such a name is never found
+OUR_PACKAGES = ("fednode", "node", "chain", "ml")  # a user's module with such a name is never found
 
-_SEED = 0  # of the check's images
+_SEED = 0  # seed of the check's images
 _BATCH = 2
 
 
 def resolve_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> dict[str, Any]:
-    """`model` as genesis has it: defaults written out, and of a user's model all that was found by building it.
+    """Returns `model` as genesis has it, with all defaults; a user's model is built, and the result has what that
+    showed: its shapes, its split and its plugin.
 
     Raises SpecError where it cannot be built or does not split into g and h.
     """
@@ -101,8 +102,8 @@ def resolve_model(model: Mapping[str, Any], input_shape: Sequence[int], num_clas
 
 
 def build_user_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int, plugins: Plugins) -> Model:
-    """The module that genesis' `model` names, of one of `plugins`. Raises SpecError, also where it is not installed as
-    genesis says, or its shapes are not those of genesis."""
+    """Builds the module that genesis' `model` names, from one of `plugins`. Raises SpecError, also where the plugin's
+    files or the module's shapes differ from those in genesis."""
     package = _get_package(model["name"])
     recorded = PluginRecord.from_mapping("model.plugin", model["plugin"])
     try:
@@ -141,7 +142,8 @@ def _make_model(model: Mapping[str, Any], shape: tuple[int, ...], num_classes: i
 
 
 def _freeze(net: Model, patterns: Sequence[str]) -> None:
-    """What the user's code has frozen, or `patterns` name, and the statistics that rest with it."""
+    """Freezes the parameters that the user's code has frozen or `patterns` name, and the statistics that belong to
+    them."""
     parameters = dict(net.named_parameters())
     frozen = {name for name, parameter in parameters.items() if not parameter.requires_grad}
     frozen |= match_patterns(patterns, parameters)
@@ -150,14 +152,14 @@ def _freeze(net: Model, patterns: Sequence[str]) -> None:
 
 
 def _import(package: str) -> ModuleType:
-    """The user's module. Only who asks for one has the working directory on the search path, and has it last."""
+    """Imports the user's module. Adds the working directory to the search path first, as its last entry."""
     search_working_directory()
     with _translated(f"importing {package!r}"):
         try:
             return import_module(package)
         except ModuleNotFoundError as error:
             if error.name is None or not f"{package}.".startswith(f"{error.name}."):
-                raise  # one that the user's module asks for
+                raise  # the user's module itself imports it
             told = f"importing {package!r}: no module named {error.name!r}"
             first = error.name.partition(".")[0]
             if first in OUR_PACKAGES:
@@ -166,20 +168,21 @@ def _import(package: str) -> ModuleType:
 
 
 def _get_package(name: str) -> str:
-    """The top-level package of package.module:factory."""
+    """Returns the top-level package of package.module:factory."""
     return name.partition(":")[0].partition(".")[0]
 
 
 def _as_model(user_class: type[nn.Module]) -> type[Model]:
-    """The user's class as a `Model` too, so that its parameters keep the names the user gave them."""
+    """Makes the user's class a `Model` too, so that its parameters keep the names that the user chose."""
     return type(user_class.__name__, (user_class, Model), {"forward": Model.forward, "__module__": __name__})
 
 
-# ---- taking it apart
+# ---- examining
 
 
 def _examine(net: Model, name: str, shape: tuple[int, ...], num_classes: int) -> dict[str, Any]:
-    """The mapping's other keys. Raises SpecError for whatever a method could not live with."""
+    """Returns the mapping's other keys. Raises SpecError for any property of the model that methods cannot work
+    with."""
     _check_tensors(net)
     parameters = dict(net.named_parameters())
     x = torch.rand((_BATCH, *shape), generator=torch.Generator().manual_seed(_SEED))
@@ -261,8 +264,8 @@ def _check_repeatable(net: Model, x: Tensor, before: Tensor, z: Tensor, logits: 
 
 
 def _split(net: Model, x: Tensor, z: Tensor, parameters: Mapping[str, nn.Parameter]) -> list[str]:
-    """The names of h's trained parameters, after checking that g and h have some each, unless something is frozen, none
-    in common and none left over."""
+    """Returns the names of h's trained parameters. Checks first that g and h have some each, unless something is
+    frozen, none in common and none left over."""
     parameters = {name: parameter for name, parameter in parameters.items() if parameter.requires_grad}
     in_g, in_h = _get_reached(net.embed(x), parameters), _get_reached(net.classify(z), parameters)
     for part, reached in (("embed", in_g), ("classify", in_h)):
@@ -286,8 +289,8 @@ def _get_reached(output: Tensor, parameters: Mapping[str, nn.Parameter]) -> set[
 
 
 def _get_shapes(net: Model) -> dict[str, dict[str, Any]]:
-    """The shapes of the parameters, the float buffers, and what is frozen, in `state_dict()` order; and the further
-    names of arrays. The last two only where there are some."""
+    """Returns the shapes of the parameters, the float buffers, and the frozen arrays, in `state_dict()` order, and the
+    further names of arrays. The last two only where there are some."""
     parameters, tied = dict(net.named_parameters()), find_tied(net)
     found: dict[str, dict[str, Any]] = {"parameters": {}, "buffers": {}, "frozen_arrays": {}, "tied": {}}
     for name, tensor in net.state_dict().items():
@@ -312,7 +315,7 @@ def _check_same(name: str, expected: Mapping[str, Any], got: Mapping[str, Mappin
                 raise _fail(f"{name} built again has other {key}: {n!r} was {was.get(n)}, now is {now.get(n)}")
 
 
-# ---- what a user's code gets wrong
+# ---- errors of a user's code
 
 _OURS = Path(__file__).parents[1]
 _LIBRARIES = (Path(torch.__file__).parents[1], *(Path(sysconfig.get_path(key)) for key in ("stdlib", "purelib")))
@@ -324,14 +327,14 @@ def _fail(message: str) -> SpecError:
 
 @contextmanager
 def _translated(doing: str) -> Iterator[None]:
-    """Whatever the user's code raises becomes a SpecError that says where."""
+    """Translates any error of the user's code into a SpecError that says where it was raised."""
     try:
         yield
     except SpecError:
         raise
     except PluginRefused as error:
         raise _fail(f"{doing}: {error}") from error
-    except SyntaxError as error:  # of the user's file, or one that it imports
+    except SyntaxError as error:  # in the user's file, or one that it imports
         raise _fail(f"{doing}: {type(error).__name__}: {error.msg} ({error.filename}:{error.lineno})") from error
     except (Exception, SystemExit) as error:  # a user's code may raise anything
         place = _find_place(error.__traceback__)
@@ -339,11 +342,12 @@ def _translated(doing: str) -> Iterator[None]:
 
 
 def _find_place(raised: TracebackType | None) -> str:
-    """The last line of the user's that was run, as FILE:LINE, however deep in a library the error arose."""
+    """Returns the last line of the user's code that was run, as FILE:LINE, however deep in a library the error was
+    raised."""
     frames = [frame for frame in traceback.extract_tb(raised) if not frame.filename.startswith("<")]
     called = [frame for frame in frames if not _is_below(frame.filename, _OURS)] or frames
     theirs = [frame for frame in called if not any(_is_below(frame.filename, place) for place in _LIBRARIES)]
-    # Where the user's own module is installed, it is what was called first.
+    # An installed module of the user's is the first that was called.
     last = (theirs or [frame for frame in called if frame.filename == called[0].filename])[-1]
     return f"{last.filename}:{last.lineno}"
 

@@ -13,11 +13,11 @@ from ml.models.batch_norm import BatchNorm2d
 from ml.models.resnet import initialise_convolutions
 from ml.specs.architectures.vgg import CLASSIFIER_WIDTH, GROUPS
 
-LEAVING = 2  # of the wide classifier's modules: a dropout, and the last Linear
+LEAVING = 2  # modules at the end of the wide classifier: a dropout, and the last Linear
 
 
 class Vgg11(Model):
-    """g is `features` and the average of its last maps, 512; h is `classifier`, one linear layer or three."""
+    """A VGG11. g is `features` and the average of its last maps, 512; h is `classifier`, one linear layer or three."""
 
     def __init__(self, channels: int, num_classes: int, *, batch_norm: bool = False, wide: bool = False) -> None:
         super().__init__()

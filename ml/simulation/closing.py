@@ -1,5 +1,5 @@
-"""The evaluation that ends a run which selects (`select.evaluate`): each client tells what it measures of the best
-round's model on its own test samples, as members do at the height that evaluates (`ml.specs.closing`)."""
+"""The evaluation that ends a run which selects (`select.evaluate`): each client measures the best round's model on its
+own test samples, as members do at the height that evaluates (`ml.specs.closing`)."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from ml.specs.told import tell_nothing
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Evaluated:
-    """What each client `told` of the model of a round: the arrays of `ml.specs.told`."""
+    """The evaluation of the model of a round: for each client the arrays of `ml.specs.told`."""
 
     round: int
     told: tuple[Arrays, ...]
 
 
 class EndEvaluation:
-    """Keeps the aggregate of the best round until the run has ended. Raises SpecError for a method whose aggregates
-    have no whole model."""
+    """Keeps the aggregate of the best round, and evaluates it when the run has ended. Raises SpecError for a method
+    whose aggregates have no whole model."""
 
     def __init__(self, clients: Sequence[Client]) -> None:
         check_evaluated(clients[0].spec)
@@ -31,13 +31,13 @@ class EndEvaluation:
         self._kept: dict[int, Arrays | None] = {}
 
     def keep(self, number: int, aggregate: Arrays | None, best: int | None) -> None:
-        """Keeps the aggregate of round `number`, the newest, and that of the best of those before it."""
+        """Keeps the aggregate of round `number`, the newest, and that of the best of the rounds before it."""
         known = {**self._kept, number: aggregate}
         self._kept = {round_: arrays for round_, arrays in known.items() if round_ in (number, best)}
 
     def make(self, best: int | None) -> Evaluated:
-        """Has all clients measure the model of the best round, or the newest where there is none, and leaves them as
-        they are."""
+        """Measures the model of the best round on all clients, or that of the newest where there is no best, and leaves
+        the clients unchanged."""
         number = max(self._kept) if best is None else best
         aggregate, task = self._kept[number], self._clients[0].spec.task
         nothing = tell_nothing(task.kind, task.num_classes)

@@ -1,8 +1,8 @@
 """The payloads that clients send each other in a round: voted ones to everyone, others on demand.
 
-Of a payload on demand only the digest travels with the contribution (`Offer`). Once the round has its aggregate,
-each client pulls the payloads its spec asks for, as a node does. It does not pull what it has made itself, byte for
-byte.
+The contribution has only the digest of a payload on demand (`Offer`). Once the round has its aggregate, each client
+pulls the payloads its spec asks for, as a node does. It does not pull a payload that is equal, byte for byte, to its
+own.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Size:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exchange:
-    """One round's contributions, by `num_clients` or some of them. `voted` is the size of all their voted payloads;
-    `offers`, in author order, and `blobs` by digest are empty where a method has nothing on demand and nothing that
-    later rounds read."""
+    """One round's contributions, by all or some of `num_clients`. `voted` is the size of all their voted payloads.
+    `offers`, in author order, and `blobs` by digest are empty where a method has nothing on demand and later rounds
+    read nothing."""
 
     spec: MethodSpec
     height: int
@@ -52,10 +52,10 @@ class Exchange:
 
     @classmethod
     def make(cls, spec: MethodSpec, height: int, ids: Sequence[bytes], trained: Sequence[Trained | None]) -> Exchange:
-        """The exchange of what `trained[i]` has made under `ids[i]`, checked as a validator would; None has made
-        nothing, and only takes. Raises PayloadError.
+        """Makes the exchange of `trained[i]` under `ids[i]`, checked as a validator would; a client with None sends
+        nothing, and only receives. Raises PayloadError.
 
-        Only where there is something on demand or to be read later is anything hashed, and then once.
+        Hashes arrays only where they can be pulled or read later, and then once.
         """
         voted_kinds = spec.rules(height).keys()
         is_read_later = spec.needed_until(height) != height
@@ -78,7 +78,7 @@ class Exchange:
         return cls(spec, height, len(trained), voted, tuple(offers), blobs)
 
     def to_tree(self) -> dict[str, Any]:
-        """For `from_tree`: all but the spec."""
+        """Returns all but the spec, for `from_tree`."""
         offers = [{"author": offer.author, "weight": offer.weight, "digests": offer.digests} for offer in self.offers]
         blobs = [{"digest": digest, "arrays": arrays} for digest, arrays in self.blobs.items()]
         whole = {"height": self.height, "num_clients": self.num_clients, "voted": asdict(self.voted)}
@@ -93,13 +93,13 @@ class Exchange:
         return cls(spec, tree["height"], tree["num_clients"], Size(**tree["voted"]), offers, blobs)
 
     def keep_blobs_of(self, authors: Collection[bytes]) -> Exchange:
-        """The same offers, and no blobs but those of these authors."""
+        """Returns the same offers with the blobs of these authors alone."""
         kept = {digest for offer in self.offers if offer.author in authors for digest in offer.digests.values()}
         return replace(self, blobs={digest: arrays for digest, arrays in self.blobs.items() if digest in kept})
 
     def with_stale(self, earlier: Mapping[int, Exchange], aggregate: Arrays | None) -> Exchange:
-        """This round and what may be taken of rounds before, which `earlier` has by height. `aggregate` is this
-        round's."""
+        """Returns this round with older contributions that a method still uses; `earlier` has the rounds before by
+        height. `aggregate` is this round's."""
         stale = self.spec.list_stale(aggregate)
         if not stale:
             return self
@@ -114,18 +114,19 @@ class Exchange:
     def take(
         self, beacon: bytes, me: bytes, aggregate: Arrays | None, gone: Collection[bytes] = frozenset()
     ) -> dict[bytes, Arrays]:
-        """The blobs that `me` wants of this round, those in `gone` left out."""
+        """Returns the blobs of this round that `me` wants, without those of the authors in `gone`."""
         wanted = self.spec.wanted(self.height, beacon, me, self.offers, aggregate, gone)
         return {digest: self.blobs[digest] for digest in wanted}
 
     def take_for_training(self, height: int, beacon: bytes, me: bytes) -> dict[bytes, Arrays]:
-        """The blobs of this round that the local phase of `me` for a later height reads."""
+        """Returns the blobs of this round that the local phase of `me` for a later height reads."""
         wanted = self.spec.wanted_in_training(height, beacon, me, self.offers)
         return {digest: self.blobs[digest] for digest in wanted}
 
     def measure(self, taken: Mapping[bytes, Mapping[bytes, Arrays]]) -> tuple[Size, Size]:
-        """(sent, received), summed over clients, who have taken these blobs by their ids. A voted payload is sent once
-        and received by all others, also one that is read later; one on demand is sent as often as it is pulled."""
+        """Returns the sizes (sent, received), summed over clients; `taken` has the blobs that each one pulled. A voted
+        payload is sent once and received by all others, also one that is read later; one on demand is sent as often as
+        it is pulled."""
         own = {offer.author: set(offer.digests.values()) for offer in self.offers}
         pulled = Size()
         for me, blobs in taken.items():
@@ -136,7 +137,7 @@ class Exchange:
 
 
 def validate_contribution(spec: MethodSpec, height: int, made: Trained) -> None:
-    """Raise PayloadError unless `made` may be contributed at this height."""
+    """Raises PayloadError unless `made` may be contributed at this height."""
     spec.validate_weight(made.weight)
     spec.validate_kinds(made.payloads, height)
     for kind, arrays in made.payloads.items():
@@ -151,7 +152,7 @@ def _compute_digest(arrays: Arrays) -> bytes:
 
 
 def _protect(array: Array) -> Array:
-    """The same memory, not to be written to: everyone who pulls a blob is given the same arrays."""
+    """Returns a read-only view, since everyone who pulls a blob gets the same arrays."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,8 +1,7 @@
-"""The members of a simulation that lie: which ones they are, how their attack changes their samples, and what they
-answer.
+"""The members of a simulation that lie: their choice, the changes to their samples, and their answers.
 
-The choice of liars follows from the run's seed and the two numbers of clients and liars, and from nothing else. So
-they are the same clients whatever the method, the rule and the attack, and fewer liars are a part of more.
+The choice of liars follows from the run's seed and the numbers of clients and liars alone. So they are the same clients
+for any method, rule and attack, and a smaller number of liars is a subset of a larger one.
 """
 
 from __future__ import annotations
@@ -28,13 +27,14 @@ _log = logging.getLogger(__name__)
 
 
 def choose_liars(num_clients: int, num_liars: int, seed: int) -> tuple[int, ...]:
-    """The places of those that lie, ascending."""
+    """Draws the places of the clients that lie, ascending."""
     return tuple(sorted(map(int, numpy_rng(seed, "liars").permutation(num_clients)[:num_liars])))
 
 
 @dataclass(slots=True, eq=False)
 class Liars:
-    """`places` are theirs among the clients. `starts` is what the local phase under way began from, of each."""
+    """The clients that lie. `places` are their places among the clients; `starts` has the model that each one's current
+    local phase began with."""
 
     attack: Attack
     places: tuple[int, ...]
@@ -44,8 +44,8 @@ class Liars:
 
     @classmethod
     def make(cls, mapping: Mapping[str, Any], clients: Sequence[Client], seed: int) -> Self:
-        """Those of a run before its first round; from here on their samples have the labels that the attack gives them.
-        Raises SpecError."""
+        """Returns the liars of a run before its first round, and changes the labels of their samples as the attack
+        says. Raises SpecError."""
         attack = make_attack(mapping, clients[0].method.spec, len(clients))
         places = choose_liars(len(clients), attack.liars, seed)
         for i in places:
@@ -55,16 +55,16 @@ class Liars:
 
     @property
     def honest(self) -> list[int]:
-        """The places of all others."""
+        """The places of all other clients."""
         return [i for i in range(len(self.clients)) if i not in self.places]
 
     def begin(self) -> None:
-        """To be called before the local phases of a round."""
+        """Saves the liars' models; to be called before the local phases of a round."""
         self.starts = {i: dump_parameters(self.clients[i].state.model) for i in self.places}
 
     def answer(self, height: int, trained: Sequence[Trained | None], common: Arrays | None) -> list[Trained | None]:
-        """The contributions of all, given what each has trained and the parent's aggregate: None for a client that
-        sends none, or whose lie validators refuse."""
+        """Returns the contributions of all, given what each has trained and the parent's aggregate: None for a client
+        that sends none, or whose lie validators refuse."""
         honest = [made.payloads for i in self.honest if (made := trained[i]) is not None]
         answers = list(trained)
         for i in self.places:
@@ -77,7 +77,7 @@ class Liars:
     ) -> Trained | None:
         attack, client = self.attack, self.clients[i]
         spec, own_height = client.method.spec, client.to_method_height(height)
-        if own_height is None:  # of statistics, which attacks on what is trained leave alone
+        if own_height is None:  # a height for statistics, which these attacks do not change
             return made
         rng = numpy_rng(self.seed, "attack", attack.name, i, height)
         scene = Scene(spec, own_height, made.payloads, honest, self.starts[i], common, len(self.clients), rng)

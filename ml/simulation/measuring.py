@@ -1,4 +1,4 @@
-"""The rounds of a simulation that are measured, and what is measured in them beside the methods' own metrics."""
+"""The rounds of a simulation that are measured, and measures beside the methods' own metrics."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from ml.training.metrics import get_score, judge
 if TYPE_CHECKING:
     from ml.simulation.run import SimulationConfig
 
-PROTOTYPES = "prototypes"  # the kind of payload that methods send them in
+PROTOTYPES = "prototypes"  # the kind of payload with prototypes
 
 
 @dataclass(frozen=True, slots=True)
 class Measuring:
-    """Every how many of the method's rounds something is measured, in the last one of `heights` always, and in those
-    before round 1. With `alone_until` clients take nothing of each other, and each makes no more steps once its model
-    has that accuracy on its val samples, or where it has none on its test samples."""
+    """The schedule of measuring: every `every` rounds of the method, always in the last of `heights`, and in those
+    before round 1. With `alone_until` clients take nothing from each other, and each stops training once its model has
+    that accuracy on its val samples, or on its test samples where it has no val samples."""
 
     heights: int
     every: int = 1
@@ -38,7 +38,7 @@ class Measuring:
         return number < 1 or number % self.every == 0 or height == self.heights
 
     def is_done(self, client: Client, local_accuracy: float) -> bool:
-        """Tells whether a client makes no more steps, given what its model shows on its test samples."""
+        """Says whether a client stops training, given its model's accuracy on its test samples."""
         if self.alone_until is None:
             return False
         val = measure_val_accuracy(client)
@@ -46,7 +46,8 @@ class Measuring:
 
 
 def check_measuring(config: SimulationConfig) -> None:
-    """Raises DataError for settings of what is measured that cannot be, or stand beside others that read it."""
+    """Raises DataError for impossible settings of measuring, and for settings that conflict with others that read the
+    measures."""
     for name in ("eval_every", "test_samples"):
         value = getattr(config, name)
         if value is not None and value < 1:
@@ -65,7 +66,8 @@ def check_measuring(config: SimulationConfig) -> None:
 
 @contextmanager
 def without_test_samples(clients: Sequence[Client]) -> Iterator[None]:
-    """Takes test and val samples from the clients meanwhile: what they measure is no number, and costs nothing."""
+    """Removes test and val samples from the clients within the context: their measures are then NaN, and cost
+    nothing."""
     before = [client.state.data for client in clients]
     nothing = before[0].everyone.take(np.empty(0, np.int64))
     try:
@@ -78,7 +80,7 @@ def without_test_samples(clients: Sequence[Client]) -> Iterator[None]:
 
 
 def measure_val_accuracy(client: Client) -> float | None:
-    """The accuracy on a client's val samples, as it stands; None where it has none."""
+    """Returns the accuracy on a client's val samples; None where it has none."""
     val = client.state.data.val
     if val is None or not len(val):
         return None
@@ -86,6 +88,6 @@ def measure_val_accuracy(client: Client) -> float | None:
 
 
 def count_prototype_numbers(trained: Sequence[Trained | None]) -> int | None:
-    """How many numbers all clients sent as prototypes; None where the method has none."""
+    """Counts the numbers that all clients sent as prototypes; None where the method has none."""
     sent = [made.payloads[PROTOTYPES] for made in trained if made is not None and PROTOTYPES in made.payloads]
     return sum(Size.of(arrays).params for arrays in sent) if sent else None

@@ -6,7 +6,8 @@ from ml.seeding import numpy_rng
 
 
 def draw_present(participation: float, num_clients: int, seed: int, height: int) -> tuple[int, ...]:
-    """Their places, at least one: by the seed, whatever the method. At 1 they are all."""
+    """Returns the places of the clients that take part, at least one. They depend on seed and height, not on the
+    method. At a `participation` of 1 all take part."""
     if participation == 1:
         return tuple(range(num_clients))
     num = max(1, round(participation * num_clients))

@@ -1,4 +1,4 @@
-"""The results of a simulation: what each round came to, and each client after the last one."""
+"""The results of a simulation: of each round, and of each client after the last one."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from ml.methods.base import Metrics, Trained
 from ml.simulation.rounds import Played
 from ml.training.metrics import compute_mean, get_score
 
-OWN_METRICS = ("peers", "similar", "dropout", "divergence", "aux_loss")  # of some methods
+OWN_METRICS = ("peers", "similar", "dropout", "divergence", "aux_loss")  # metrics of some methods
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """One round: means over honest clients of the accuracy and the loss on matched test sets (`taa`, `tal`) and on
-    everyone's (`global_`, `tal_global`), and of the matched accuracy before anything was exchanged (`taa_local`); of a
-    regression R2 stands where the accuracy would. And what clients sent and received, summed over all: numbers in
-    floating-point arrays, and bytes of encoded payloads. A payload that is voted on is sent once and received by all
-    others, one on demand as often as it is pulled. `train_s` is the mean over clients of the seconds that their local
-    phases took, and `aggregate_s` what one client needs to aggregate; being the machine's, they make no two rounds
-    unequal.
+    """The results of one round. `taa` and `tal` are the means over honest clients of accuracy and loss on matched test
+    sets, `global_` and `tal_global` those on everyone's test set, and `taa_local` is the mean of the matched accuracy
+    before the exchange; for a regression R2 takes the place of accuracy. `sent_*` and `received_*` are sums over all
+    clients: numbers in floating-point arrays, and bytes of encoded payloads. A payload that is voted on is sent once
+    and received by all others, one on demand as often as it is pulled. `train_s` is the mean over clients of the
+    seconds of their local phases, and `aggregate_s` the time that one client needs to aggregate; these depend on the
+    machine, and are left out when rounds are compared.
 
-    Of peer-to-peer methods also means over honest clients: how many `peers` each took something of, and where a method
-    says so, how many of them were `similar`, how far they were apart (`divergence`), and the share of clients that took
-    over a peer's whole model (`dropout`); of DFPL how far prototypes were from the global ones (`aux_loss`). None of
-    other methods. `divergences` [N, N] says that of each pair, where
-    clients are few (`MAX_PAIRED`).
+    Peer-to-peer methods also have means over honest clients: how many `peers` each took something from and, where a
+    method reports it, how many of them were `similar`, how far apart they were (`divergence`), and the share of clients
+    that adopted a peer's whole model (`dropout`); for DFPL, how far prototypes were from the global ones (`aux_loss`).
+    These are None for other methods. `divergences` [N, N] has the divergence of each pair, where clients are few
+    (`MAX_PAIRED`).
 
-    Where clients have val samples, `val` is what each client's show once the round was applied, None of one without,
-    and `val_accuracy` the mean of their accuracies on them. `sent_prototypes` are the numbers sent that are of
-    prototypes, where a method sends some. What was not measured in a round is no number.
+    Where clients have val samples, `val` has each client's measures on them after the round, None for one without, and
+    `val_accuracy` the mean of their accuracies. `sent_prototypes` counts the numbers that were sent as prototypes,
+    where a method sends some. A figure that was not measured in a round is NaN.
 
-    Under an attack also how many contributions the round went without (`left_out`), and how many of the honest it left
-    without a finite loss (`spoiled`).
+    Under an attack `left_out` counts the contributions that the round went without, and `spoiled` the honest clients
+    that it left without a finite loss.
     """
 
     round: int
@@ -67,7 +67,8 @@ class RoundResult:
     aggregate_s: float = field(default=0.0, compare=False)
 
     def to_json(self) -> dict[str, Any]:
-        """All but seconds, and what the method does not have; None for what is no finite number."""
+        """Returns all but seconds, without what the method does not have; None for a figure that is no finite
+        number."""
         seconds = ("train_s", "aggregate_s")
         values = {name.rstrip("_"): value for name, value in asdict(self).items() if name not in seconds}
         tuples = {name: values.pop(name) for name in ("divergences", "val")}
@@ -77,8 +78,8 @@ class RoundResult:
 
 @dataclass(frozen=True, slots=True)
 class ClientResult:
-    """One client after the last round; `local_accuracy` is the matched one before anything was exchanged in it, None
-    where the client did not train."""
+    """The results of one client after the last round; `local_accuracy` is the matched one before that round's exchange,
+    None where the client did not train."""
 
     id: int
     accuracy: float
@@ -90,8 +91,9 @@ class ClientResult:
 
 @dataclass(frozen=True, slots=True)
 class PriorResult:
-    """The answers after the last round, adjusted by `kappa` to each client's own prior (`ml.training.prior`), None for
-    the kappa that each client chooses: means over honest clients of the matched and the global accuracy."""
+    """The results of the answers after the last round, adjusted by `kappa` to each client's own prior
+    (`ml.training.prior`): means over honest clients of the matched and the global accuracy. `kappa` is None for the
+    value that each client chooses."""
 
     kappa: float | None
     taa: float
@@ -102,7 +104,7 @@ class PriorResult:
 
 
 def measure_round(played: Played, honest: Sequence[int], *, attacked: bool) -> RoundResult:
-    """The round's figures, means over the honest."""
+    """Computes the round's figures, as means over the honest clients."""
     before = [made.metrics for i in honest if (made := played.trained[i]) is not None]
     after = [played.applied[i] for i in honest]
     on_all = [played.on_all[i] for i in honest]
@@ -131,13 +133,13 @@ def measure_round(played: Played, honest: Sequence[int], *, attacked: bool) -> R
 
 
 def _compute_known_mean(told: Sequence[Metrics], name: str) -> float | None:
-    """The mean over the clients that say so; None where none does."""
+    """Returns the mean over the clients that have this metric; None where none has."""
     known = [metrics[name] for metrics in told if name in metrics]
     return compute_mean(known) if known else None
 
 
 def measure_prior_results(honest: Sequence[Client]) -> tuple[PriorResult, ...]:
-    """The answers of the honest over kappa; nothing where the method's answers have no prior."""
+    """Measures the honest clients' answers for each kappa; returns nothing where the method's answers have no prior."""
     try:
         measured = [measure_priors(client) for client in honest]
     except MlError:
@@ -159,7 +161,7 @@ def to_finite(value: float | None) -> float | None:
 
 
 def read_round(row: Mapping[str, Any]) -> RoundResult:
-    """A round that was saved, where tuples have become lists, and measures mappings."""
+    """Restores a saved round, in which tuples have become lists, and measures mappings."""
 
     def freeze(value: Any) -> Any:
         if isinstance(value, Mapping):

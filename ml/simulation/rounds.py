@@ -1,7 +1,7 @@
 """The rounds of a simulation: train, exchange, aggregate and apply, for all clients in one process.
 
-A local phase that diverges ends the run; where some clients lie it is left out of its round, as a contribution is that
-validators refuse. `ml.simulation.run` says what the rounds came to.
+A local phase that diverges ends the run; where some clients lie it is left out of its round, like a contribution that
+validators refuse. `ml.simulation.run` collects the results.
 """
 
 from __future__ import annotations
@@ -37,11 +37,12 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Played:
-    """One round, by client: what each has `trained`, and measured once the round was `applied`, on its own test set,
-    `on_all` and by accuracy on its val samples, where it has some; and which of them it would have `spoiled`. `digest`
-    is the aggregate's, None where nothing is voted on, and `aggregate_s` the seconds that it took. Of the numbers sent
-    `sent_prototypes` are prototypes'. `divergences` [N, N] are those of UA-PDFL's unit representations, of few clients
-    that all have sent one."""
+    """The results of one round, by client. `trained` is what each has trained; `applied` are its measures on its own
+    test set once it has applied the round, `on_all` those on everyone's, `val_accuracies` its accuracy on its val
+    samples, where it has some. `spoiled` are the clients whose models the round would have spoiled. `digest` is the
+    aggregate's, None where nothing is voted on, and `aggregate_s` the seconds that it took. `sent_prototypes` counts
+    the numbers that were sent as prototypes. `divergences` [N, N] are those of UA-PDFL's unit representations, for few
+    clients that all have sent one."""
 
     height: int
     trained: Sequence[Trained | None]
@@ -59,8 +60,8 @@ class Played:
 
 
 class Rounds:
-    """The rounds of a run, to be played one after the other. `trained` is what the last local phase has made, by
-    client."""
+    """The rounds of a run, to be played one after the other. `trained` has the result of each client's last local
+    phase."""
 
     def __init__(
         self,
@@ -73,9 +74,9 @@ class Rounds:
         get_present: Callable[[int], Collection[int]] | None = None,
         measuring: Measuring | None = None,
     ) -> None:
-        """`initial` is block 0's aggregate; with `batched` all clients train in one pass. `get_present` gives the
-        places of the clients that take part in the round of a height, by default all: the others train nothing and send
-        nothing, and take the round over as members do that come too late for its block. By default all rounds are
+        """`initial` is block 0's aggregate; with `batched` all clients train in one pass. `get_present` returns the
+        places of the clients that take part in the round of a height, by default all. The others train and send
+        nothing, and apply the round as members do that are too late for its block. By default all rounds are
         measured."""
         self._clients = clients
         self._ids = ids
@@ -84,16 +85,16 @@ class Rounds:
         self._batched = batched
         self._get_present = get_present
         self._measuring = measuring
-        self._done = [False] * len(clients)  # those that train alone no longer
+        self._done = [False] * len(clients)  # clients that have finished training alone
         self._parent: Arrays | None = initial
-        self._kept: dict[int, Exchange] = {}  # those whose payloads later rounds read, by height
+        self._kept: dict[int, Exchange] = {}  # exchanges that later rounds read, by height
         self._left_out = [LeftOut() for _ in clients]
         self.honest = list(range(len(clients))) if liars is None else liars.honest
         self.trained: list[Trained | None] = [None] * len(clients)
 
     def play(self, height: int, beacon: bytes) -> Played | None:
-        """The round that makes the block at `height`; `beacon` is the parent's id. None where a federation would stand
-        still.
+        """Plays the round that makes the block at `height`; `beacon` is the parent's id. Returns None where a
+        federation would halt.
 
         Raises Diverged where nobody lies, and PayloadError.
         """
@@ -141,17 +142,18 @@ class Rounds:
 
     @property
     def aggregate(self) -> Arrays | None:
-        """That of the newest round."""
+        """The aggregate of the newest round."""
         return self._parent
 
     def _evaluate_on_all(self) -> list[Metrics]:
-        """Clients that answer as the first one does are not asked again: where one model is shared, nobody else is."""
+        """Measures all clients on everyone's test set. A client that answers as the first one does gets its measures:
+        with a shared model, only one client is evaluated."""
         first, *others = self._clients
         told = first.evaluate("global")
         return [told, *(told if answer_alike(first, client) else client.evaluate("global") for client in others)]
 
     def _measure_divergences(self, exchange: Exchange, beacon: bytes) -> tuple[tuple[float, ...], ...] | None:
-        """By client; None where the method has none, or not of all."""
+        """Returns the divergences by client; None where the method has none, or not for all clients."""
         ids = self._ids
         if len(exchange.offers) < len(ids) or len(ids) > MAX_PAIRED:
             return None
@@ -162,7 +164,7 @@ class Rounds:
         return tuple(tuple(by_author[place[me]][place[peer]] for peer in ids) for me in ids)
 
     def to_tree(self) -> dict[str, Any]:
-        """All that the next round depends on, and what the last has measured; for `load_tree`."""
+        """Returns all that the next round depends on, and the measures of the last, for `load_tree`."""
         return {
             "parent": self._parent,
             "clients": [{"now": client.state_arrays(), "before": client.arrays_before} for client in self._clients],
@@ -173,7 +175,7 @@ class Rounds:
         }
 
     def load_tree(self, tree: Mapping[str, Any]) -> None:
-        """Go on after the round that they came from, in a run of the same configuration."""
+        """Restores the state after a round of a run with the same configuration."""
         self._parent = tree["parent"]
         for client, own in zip(self._clients, tree["clients"], strict=True):
             client.load_state_arrays(own["now"], own["before"])
@@ -186,7 +188,7 @@ class Rounds:
         self._done = list(tree.get("done", self._done))
 
     def _answer(self, height: int, beacon: bytes) -> Sequence[Trained | None]:
-        """What all contribute: what they have trained, and the lies of those that lie."""
+        """Returns the contributions of all: what they have trained, and the lies of those that lie."""
         shared = self._kept.get(self._spec.get_shared_height(height) or 0)
         offers = shared.offers if shared else ()
         blobs = [shared.take_for_training(height, beacon, me) if shared else {} for me in self._ids]
@@ -199,9 +201,9 @@ class Rounds:
     def _train(
         self, height: int, beacon: bytes, offers: Sequence[Offer], blobs: Sequence[Blobs], present: Sequence[int]
     ) -> list[Trained | None]:
-        """The local phases of those present, None for the others. Where those of all at once diverge, one after the
-        other: each may have a state to go back to. Where some lie, None for one that diverges all the same; raises
-        Diverged otherwise."""
+        """Runs the local phases of those present; returns None for the others. Where a batched phase diverges, trains
+        one client after the other, since each may have a state to return to. If one still diverges, returns None for it
+        where some lie; raises Diverged otherwise."""
         trained: list[Trained | None] = [None] * len(self._ids)
         if self._batched:
             with suppress(Diverged):
@@ -232,8 +234,7 @@ class Rounds:
         return trained
 
     def _keep(self, exchange: Exchange) -> None:
-        """Keeps what later rounds read, and nothing else: all of what is shared, and of other rounds each author's
-        newest blobs."""
+        """Keeps only what later rounds read: all shared blobs, and of other rounds each author's newest blobs."""
         now, exchanges = exchange.height, {**self._kept, exchange.height: exchange}
         read = {made: old for made, old in exchanges.items() if _is_read_after(now, made, self._spec)}
         newer = set[bytes]()
@@ -245,7 +246,7 @@ class Rounds:
         self._kept = read
 
     def _aggregate(self, height: int, answers: Sequence[Trained | None]) -> bytes | None:
-        """The digest of the round's aggregate, which is the parent of the next."""
+        """Aggregates the round for the next one to build on, and returns the aggregate's digest."""
         contributions = [
             AuthorPayloads(author, made.weight, made.payloads)
             for author, made in zip(self._ids, answers, strict=True)
@@ -258,8 +259,8 @@ class Rounds:
     def _apply(
         self, i: int, exchange: Exchange, beacon: bytes, blobs: Blobs, gone: Collection[bytes]
     ) -> tuple[Metrics, bool]:
-        """What client `i` measures after a round, and whether that would have spoiled it: then it is as it was. Whom it
-        refuses it leaves out."""
+        """Applies a round to client `i`. Returns what it measures, and whether the round would have spoiled it: then it
+        keeps its state. Records the peers that it refuses."""
         client, me, height = self._clients[i], self._ids[i], exchange.height
 
         def on_refused(peer: bytes, why: str) -> None:
@@ -284,7 +285,7 @@ class Rounds:
 
 
 def answer_alike(one: Client, other: Client) -> bool:
-    """Whether two clients answer everyone's test set alike: by the model alone, with the same weights."""
+    """Says whether two clients answer everyone's test set alike: by the model alone, with the same weights."""
     kinds: list[Any] = [type(client.method) for client in (one, other)]
     alone = all(kind.predict is Classifies.predict for kind in kinds)
     if not alone or one.state.data.everyone is not other.state.data.everyone:
@@ -294,12 +295,13 @@ def answer_alike(one: Client, other: Client) -> bool:
 
 
 def _stands_still(answers: Sequence[Trained | None], honest: Sequence[int]) -> bool:
-    """Whether no block comes about: fewer than n - f contributions, a federation's quorum, or none of the honest."""
+    """Says whether no block can be made: there are fewer than n - f contributions, a federation's quorum, or none of an
+    honest client."""
     num = len(answers) - answers.count(None)
     return num < len(answers) - compute_max_liars(len(answers)) or all(answers[i] is None for i in honest)
 
 
 def _is_read_after(height: int, made: int, spec: MethodSpec) -> bool:
-    """Whether a local phase after that of `height` reads what height `made` has exchanged."""
+    """Says whether a local phase after the one of `height` reads what was exchanged at height `made`."""
     last = spec.needed_until(made)
     return last is None or last > height

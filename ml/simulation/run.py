@@ -1,13 +1,13 @@
 """The simulation: runs any method for N clients in one process, without a network. A real federation with the same seed
-must come to the same numbers.
+must compute the same numbers.
 
 Clients train one after the other, or on a GPU all at once (`ml.clients.batched`). Their payloads are checked,
 aggregated and applied by the very functions that validators use, in the order of the authors' ids. Given a federation's
 seed, its members' ids and its block ids, the aggregate digests of every round are the federation's own.
 
 With an `attack` some clients lie (`ml.attacks`), and all means are over the others. Then a local phase that diverges,
-as a contribution that validators refuse, is left out of its round; and a run ends where a federation would stand still,
-with fewer than n - f contributions.
+like a contribution that validators refuse, is left out of its round; and a run ends where a federation would halt, with
+fewer than n - f contributions.
 """
 
 from __future__ import annotations
@@ -56,34 +56,35 @@ from ml.specs.task import USUAL_MAX_WEIGHT
 from ml.tasks import CLASSIFICATION, REGRESSION
 
 BATCHED = ("auto", "on", "off")
-ZERO_DIGEST = bytes(32)  # the aggregate of a method that votes on nothing
+ZERO_DIGEST = bytes(32)  # the digest of a method that votes on nothing
 
 
 class Selector(Protocol):
-    """Follows which round of a run is its best."""
+    """Keeps track of a run's best round."""
 
     @property
     def best(self) -> int | None:
         """The best round so far; None where there is none."""
 
     def add(self, number: int, measured: Sequence[Mapping[str, float] | None]) -> bool:
-        """Adds what clients have measured of a round, None of those that sat out the next. Whether the run ends."""
+        """Adds what clients have measured after a round, None for those that do not train in the next. Returns whether
+        the run ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationConfig:
-    """A run. `method` is genesis's: a name and the hyper-parameters that differ from its defaults.
+    """The configuration of a run. `method` is genesis's: a name and the hyper-parameters that differ from its defaults.
 
     `shots` limits each client's samples per class; `input` is by default what suits data and model; `pretrained` is a
-    file that the initial model is taken from. `batched` says whether all clients train in one pass: auto does on a GPU
-    where the model allows it. One thread on a CPU, not batched, gives the same bytes as a node's worker does.
-    `max_loss_ratio` is as `Client` has it; nodes have 4. `attack` is a name in `ml.attacks.ATTACKS`, how many `liars`
-    there are, and the settings that differ from its defaults. `target` is by default what the data's targets have, for
-    task regression; `labels` is what means each class in the data, where that is not its name. With `participation`
-    below 1 only so many of the clients, drawn anew each round, take part in it. `select` is genesis's: what the best
-    round is chosen by. Every `eval_every` rounds something is measured, on `test_samples` of the test set, by default
-    on all of it. With `alone_until` clients of a peer-to-peer method take nothing of each other, and each trains until
-    its model has that accuracy.
+    file with the initial model. `batched` says whether all clients train in one pass: auto does on a GPU where the
+    model allows it. One thread on a CPU, not batched, computes the same bytes as a node's worker. `max_loss_ratio` is
+    that of `Client`; nodes have 4. `attack` has a name in `ml.attacks.ATTACKS`, the number of `liars`, and the settings
+    that differ from its defaults. `target` is by default that of the data, for task regression; `labels` has the labels
+    in the data that stand for each class, where they are not its name. With `participation` below 1 only that share of
+    the clients, drawn in each round, takes part in it. `select` is genesis's: the figure that the best round is chosen
+    by. Measures are taken every `eval_every` rounds, on `test_samples` of the test set, by default on all of it. With
+    `alone_until` clients of a peer-to-peer method take nothing from each other, and each trains until its model has
+    that accuracy.
     """
 
     method: Mapping[str, Any]
@@ -134,7 +135,7 @@ class SimulationConfig:
             object.__setattr__(self, "target", measure_target(self.data))
 
     def to_json(self) -> dict[str, Any]:
-        """Every setting; of those that few runs have, what is set."""
+        """Returns every setting; of those that few runs have, only what is set."""
         rare = {"task": CLASSIFICATION, "target": None, "participation": 1.0, "labels": None, "select": None}
         rare |= {"eval_every": 1, "test_samples": None, "alone_until": None}
         return {name: value for name, value in asdict(self).items() if name not in rare or value != rare[name]}
@@ -142,10 +143,11 @@ class SimulationConfig:
 
 @dataclass(frozen=True, slots=True)
 class SimulationResult:
-    """A whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on; `pretrained` says
-    what was taken from the file of that name. `snapshots` are those after the last round, by client, that were asked
-    for. Under an attack the clients in `liars` lie, and `halted_at` is the height that was never made. `epsilon` is of
-    the client that told most of any sample (`ml.accountant`), None where nothing hides them."""
+    """The results of a whole run. `aggregate_digests[r - 1]` is round r's, 32 zero bytes where nothing is voted on;
+    `pretrained` describes what was loaded from the file of that name. `snapshots` are those that were requested, after
+    the last round, by client. Under an attack the clients in `liars` lie, and `halted_at` is the height at which no
+    block could be made. `epsilon` is that of the client that revealed most about any sample (`ml.accountant`), None
+    without noise to hide samples."""
 
     config: SimulationConfig
     method: Mapping[str, Any]  # every hyper-parameter, defaults written out
@@ -160,16 +162,16 @@ class SimulationResult:
     priors: tuple[PriorResult, ...] = ()
     epsilon: float | None = None
     best_round: int | None = None  # by val samples, where the configuration selects
-    evaluation: Evaluated | None = None  # of that round's model, where it says so
+    evaluation: Evaluated | None = None  # of that round's model, where the configuration asks for it
 
     @property
     def delta(self) -> float | None:
-        """The chance that `epsilon` leaves out."""
+        """The probability with which `epsilon` may not hold."""
         return None if self.epsilon is None else float(self.method.get("dp_delta", DELTA))
 
     @property
     def best_taa(self) -> float:
-        """No number where there was no round; so are the two below."""
+        """The best `taa` of any round, NaN without rounds; so are the two properties below."""
         return max((result.taa for result in self.rounds if not math.isnan(result.taa)), default=math.nan)
 
     @property
@@ -181,7 +183,7 @@ class SimulationResult:
         return self.rounds[-1].global_ if self.rounds else math.nan
 
     def to_json(self) -> dict[str, Any]:
-        """All of it but `evaluation`. Equal configurations give equal objects."""
+        """Returns all but `evaluation`. The objects of equal configurations are equal."""
         return {
             "config": {**self.config.to_json(), "method": dict(self.method)},
             "rounds": [result.to_json() for result in self.rounds],
@@ -208,14 +210,14 @@ def simulate(
     saved: StateFile | None = None,
     selector: Selector | None = None,
 ) -> SimulationResult:
-    """Run all rounds. `ids[i]` is the author id of client i, `beacons(height)` the block id that height builds on, and
-    `present(height)` who takes part in its round, by default as `participation` has it.
-    `snapshots` asks for those of these clients at the end, counted among the honest. Where a run of this configuration
-    has `saved` its state, it goes on from there, to the same numbers; `on_round` hears of the rounds before, too.
-    `on_end` is given all clients as the last round leaves them, to keep. A `selector` ends the run where it says so.
+    """Runs all rounds. `ids[i]` is the author id of client i, `beacons(height)` the block id that height builds on, and
+    `present(height)` the clients that take part in its round, by default drawn by `participation`. `snapshots` requests
+    the snapshots of these clients at the end, counted among the honest. Where a run of this configuration has `saved`
+    its state, resumes from there with the same numbers; `on_round` also receives the rounds before. `on_end` receives
+    all clients after the last round. A `selector` can end the run early.
 
-    Raises SpecError or DataError for a configuration that cannot be, and PayloadError when what a client made of its
-    round does not fit the method's own schema (numbers that are not finite, above all).
+    Raises SpecError or DataError for an impossible configuration, and PayloadError when what a client made of its round
+    does not fit the method's own schema (numbers that are not finite, above all).
     """
     start = time.perf_counter()
     if ids is None:
@@ -227,7 +229,7 @@ def simulate(
         spec, batched = clients[0].spec, _is_batched(config, clients)
         hyper = spec.hyperparameters
         if hyper.is_counted:
-            check_accountant()  # before there is anything to lose
+            check_accountant()  # before any work is done
         told: list[list[Release]] = [[] for _ in clients]
         liars = None if config.attack is None else Liars.make(config.attack, clients, config.seed)
         if present is None and config.participation < 1:
@@ -240,7 +242,7 @@ def simulate(
         digests: list[bytes] = []
         halted_at = None
         spent_s = 0.0
-        measured: Sequence[Mapping[str, float]] = ()  # by all clients, of the round before
+        measured: Sequence[Mapping[str, float]] = ()  # by all clients, in the round before
         if saved is not None and (tree := saved.load()) is not None:
             run.load_tree(tree["run"])
             rounds += [read_round(row) for row in tree["rounds"]]
@@ -307,10 +309,10 @@ def simulate(
 
 
 def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, Array], Pretrained | None]:
-    """The clients of a run before its first round, block 0's aggregate, and what that was taken from. Whoever asks for
-    the run asks for the code of plugins that it names.
+    """Returns the clients of a run before its first round, block 0's aggregate, and what was loaded of a pretrained
+    file. Imports the code of plugins that the run names.
 
-    Raises SpecError, DataError, or MlError for a device that is not there.
+    Raises SpecError, DataError, or MlError for a device that does not exist.
     """
     assert config.input is not None  # noqa: S101 - set when the configuration was made
     shape = config.input["shape"]
@@ -345,12 +347,12 @@ def begin_simulation(config: SimulationConfig) -> tuple[list[Client], dict[str, 
             max_loss_ratio=config.max_loss_ratio,
             test_samples=config.test_samples,
         )
-        forget_sources()  # also where somebody further out has it remembered
+        forget_sources()  # even if an outer context would keep them
     return clients, initial, pretrained
 
 
 def _is_batched(config: SimulationConfig, clients: Sequence[Client]) -> bool:
-    """Whether all clients train in one pass. Raises DataError where that is asked for and cannot be."""
+    """Says whether all clients train in one pass. Raises DataError where that is set but impossible."""
     if config.batched == "off" or (config.batched == "auto" and clients[0].device.type != "cuda"):
         return False
     reason = explain_unbatchable(clients)
@@ -367,7 +369,7 @@ def _make_beacon(seed: int, height: int) -> bytes:
 
 @contextmanager
 def use_threads(count: int) -> Iterator[None]:
-    """Torch with `count` threads on a CPU, and as it was afterwards."""
+    """Sets torch to `count` threads on a CPU within the context, and restores the number afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

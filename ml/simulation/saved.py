@@ -1,7 +1,8 @@
-"""The state of a simulation between two rounds, in a file: a run that was killed goes on from there.
+"""The state of a simulation between two rounds, in a file, from which a run that was killed resumes.
 
 A state is a tree of dictionaries, lists, numbers, texts, bytes and arrays. In the file arrays are safetensors', and the
-tree around them is JSON in its metadata. A digest stands before all of it, so that half a file is none.
+tree around them is JSON in its metadata. The file begins with a digest of the rest, so that an incomplete file is not
+used.
 """
 
 from __future__ import annotations
@@ -24,16 +25,16 @@ from ml.payload import Array
 
 _log = logging.getLogger(__name__)
 
-MAX_SHARE = 0.05  # of the time, that saving may take
-_ARRAY, _BYTES = "array", "bytes"  # in place of what JSON has not, each the only key of its object
+MAX_SHARE = 0.05  # share of the time that saving may take
+_ARRAY, _BYTES = "array", "bytes"  # types that JSON lacks, each the only key of its object
 _DIGEST_BYTES = 32
 
 Tree = Mapping[str, Any]
 
 
 class StateFile:
-    """The file of one run, which is known by `name`: a file that another left is as none. It is due every `every_s`
-    seconds, or less often where saving takes long; with 0 after each round."""
+    """The file with the saved state of one run. A file with another `name` belongs to another run, and is ignored.
+    Saving is due every `every_s` seconds, or less often where it takes long; with 0 after each round."""
 
     def __init__(self, path: Path, name: str, every_s: float) -> None:
         self.path = path
@@ -49,7 +50,7 @@ class StateFile:
         return time.monotonic() - self._saved_s >= self._wait_s
 
     def save(self, tree: Tree) -> None:
-        """Appears whole or not at all. A disk that does not take it costs nothing but that."""
+        """Writes the file, whole or not at all. If the disk refuses it, logs a warning and goes on."""
         began_s = time.monotonic()
         part = self.path.with_name(f"{self.path.name}.{os.getpid()}.part")
         try:
@@ -64,7 +65,7 @@ class StateFile:
         self._wait_s = max(self._every_s, (self._saved_s - began_s) / MAX_SHARE) if self._every_s else 0.0
 
     def load(self) -> Tree | None:
-        """None where there is none, or none of this run."""
+        """Returns the saved state; None where there is no file, or none of this run."""
         try:
             tree = decode_tree(self.path.read_bytes())
         except FileNotFoundError:
@@ -80,7 +81,7 @@ class StateFile:
 
 
 def encode_tree(tree: Tree) -> bytes:
-    """The bytes of a file."""
+    """Returns the bytes of a file."""
     arrays: dict[str, Array] = {}
 
     def take_out(value: Any) -> Any:
@@ -102,7 +103,7 @@ def encode_tree(tree: Tree) -> bytes:
 
 
 def decode_tree(data: bytes) -> dict[str, Any]:
-    """The tree in a file's bytes. Raises ValueError for anything else than `encode_tree` has made."""
+    """Returns the tree in a file's bytes. Raises ValueError for bytes that `encode_tree` has not made."""
     digest, body = data[:_DIGEST_BYTES], data[_DIGEST_BYTES:]
     if hashlib.sha256(body).digest() != digest:
         raise ValueError(f"expected SHA-256 {digest.hex()[:16]} of what follows")

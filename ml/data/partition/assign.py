@@ -28,9 +28,9 @@ def make_partition(
     shots: int | None = None,
     domains: SampleDomains | None = None,
 ) -> list[ClientSplit]:
-    """Deal a training and a test set out to `num_clients` clients. `shots` limits the samples per class of each; under
-    `classes` a client draws by how much it differs from it, up to STD. `domains` are those of the data set, if it has
-    any of its own; only the scheme of that name looks at them. Labels and targets are dealt out by `strata`.
+    """Deals a training and a test set out to `num_clients` clients. `shots` limits the samples per class of each; under
+    `classes` a client draws its distance from that limit, up to STD. `domains` are those of the data set, if it has any
+    of its own; only the scheme of that name uses them. Labels and targets are dealt out by `strata`.
 
     Raises DataError when the scheme cannot be met with these labels, or would leave a client without samples.
     """
@@ -73,9 +73,10 @@ def splits_from_mapping(
     test_y: AnyLabels,
     domains: SampleDomains | None = None,
 ) -> tuple[list[ClientSplit], int]:
-    """The splits of all clients and the index of one, in `{scheme: iid, index: 3, of: 4, seed: 7, shots: null}`.
+    """Returns the splits of all clients and the index of one, for `{scheme: iid, index: 3, of: 4, seed: 7, shots:
+    null}`.
 
-    A `sha256` in it is held against the splits: two nodes that were dealt different ones could hold the same sample.
+    A `sha256` in it is compared with the splits: two nodes that were dealt different ones could hold the same sample.
     Raises DataError.
     """
     index, of, seed = (_get_int(mapping, key) for key in ("index", "of", "seed"))
@@ -98,14 +99,14 @@ def split_from_mapping(
     test_y: AnyLabels,
     domains: SampleDomains | None = None,
 ) -> ClientSplit:
-    """The samples of client `index` alone. Raises DataError as `splits_from_mapping`."""
+    """Returns the samples of client `index` alone. Raises DataError as `splits_from_mapping` does."""
     splits, index = splits_from_mapping(mapping, train_y, test_y, domains)
     return splits[index]
 
 
 def hash_splits(splits: Sequence[ClientSplit]) -> str:
-    """SHA-256 in hex over all clients in order: training indices, test indices and the domain's name, each after its
-    length as 8 bytes. Indices are int64, and all numbers little-endian."""
+    """Returns the SHA-256 in hex over all clients in order: training indices, test indices and the domain's name, each
+    after its length as 8 bytes. Indices are int64, and all numbers little-endian."""
     digest = hashlib.sha256()
     for split in splits:
         for indices in (split.train, split.test):

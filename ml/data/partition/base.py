@@ -20,8 +20,8 @@ Counts = NDArray[np.int64]
 @dataclass(frozen=True, slots=True, eq=False)
 class ClientSplit:
     """One client's samples: sorted indices into the training set and into the test set (its matched test), and the
-    domain that all of them are of, or None. `is_own`: it is one of the data set's own, so that nothing is done to them;
-    otherwise it is one that they are to be seen in (`ml.data.partition.domain_shift`)."""
+    domain of all of them, or None. If `is_own`, it is a domain of the data set itself, and the samples stay unchanged;
+    otherwise they are transformed into it (`ml.data.partition.domain_shift`)."""
 
     train: Indices
     test: Indices
@@ -30,36 +30,36 @@ class ClientSplit:
 
     @property
     def transform(self) -> str | None:
-        """The domain that the samples are to be seen in, None where they are taken as they are."""
+        """The domain that the samples are transformed into, None where they stay unchanged."""
         return None if self.is_own else self.domain
 
 
 class Scheme(ABC):
-    """A way to deal samples out.
+    """A rule that deals samples out to clients.
 
     A scheme is a frozen dataclass. Its parameters are numbers, in the order of the command line, and flags, made by
-    `flag`; or one `text`, which is all that follows its name. `str(scheme)` is what `parse_partition` reads, and
-    `to_mapping` what `partition_from_mapping` does.
+    `flag`; or one `text`, which is all that follows its name. `parse_partition` reads `str(scheme)`, and
+    `partition_from_mapping` reads `to_mapping()`.
     """
 
     __slots__ = ()
     name: ClassVar[str]
-    form: ClassVar[str]  # with its numbers
+    form: ClassVar[str]  # the name with its numbers
 
     @abstractmethod
     def deal(self, by_class: Sequence[Indices], num_clients: int, rng: Generator, shots: int | None) -> list[Indices]:
-        """The training samples of each client. `by_class[c]` holds the samples of class c, shuffled."""
+        """Returns the training samples of each client. `by_class[c]` has the samples of class c, shuffled."""
 
     def match(self, by_class: Sequence[Indices], train_counts_NC: Counts) -> list[Indices]:
-        """The matched test samples of each client, out of the test set's `by_class`."""
+        """Returns the matched test samples of each client, from the test set's `by_class`."""
         return cut_like(by_class, train_counts_NC)
 
     def get_domain(self, client: int) -> str | None:
-        """The domain that a client's samples are seen in."""
+        """Returns the domain that a client's samples are transformed into."""
         return None
 
     def to_mapping(self) -> dict[str, Any]:
-        """The scheme as `data.partition` of a node's configuration has it, flags left out that are as by default."""
+        """Returns the scheme as `data.partition` of a node's configuration, without flags that have their default."""
         return {"scheme": self.name} | {
             parameter.name: getattr(self, parameter.name)
             for parameter in get_parameters(type(self))
@@ -74,7 +74,7 @@ class Scheme(ABC):
 
 
 def flag(*choices: str | bool, default: str | bool | None) -> Any:
-    """A field that is one of `choices`: `key=choice` on the command line."""
+    """Makes a field that is one of `choices`: `key=choice` on the command line."""
     return field(default=default, metadata={"choices": choices})
 
 
@@ -83,7 +83,7 @@ def is_flag(parameter: Field[Any]) -> bool:
 
 
 def text() -> Any:
-    """A field that the scheme reads for itself."""
+    """Makes a field with a text that the scheme parses."""
     return field(metadata={"text": True})
 
 
@@ -92,12 +92,12 @@ def is_text(parameter: Field[Any]) -> bool:
 
 
 def get_parameters(scheme: type[Scheme]) -> tuple[Field[Any], ...]:
-    """The fields of a scheme, numbers first."""
+    """Returns the fields of a scheme, numbers first."""
     return fields(scheme)  # type: ignore[arg-type] # every scheme is a dataclass
 
 
 def show_value(value: Any) -> str:
-    """A parameter as the command line has it: `0.3`, `5`, `true`, `client`. Reading it gives the same value."""
+    """Formats a parameter for the command line: `0.3`, `5`, `true`, `client`. Reading it returns the same value."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -106,8 +106,8 @@ def show_value(value: Any) -> str:
 
 
 def cut_like(by_class: Sequence[Indices], train_counts_NC: Counts, *, at_least_one: bool = True) -> list[Indices]:
-    """Cut each class of the test set by the clients' shares of it in training. With `at_least_one`, an owner whose
-    share rounds to nothing is given one sample that another has too (§8.1: at least one per owned class)."""
+    """Cuts each class of the test set by the clients' shares of it in training. With `at_least_one`, an owner whose
+    share rounds to nothing gets one sample that another has too (§8.1: at least one per owned class)."""
     parts: list[list[Indices]] = [[] for _ in train_counts_NC]
     for c, samples in enumerate(by_class):
         counts_N = train_counts_NC[:, c]
@@ -124,8 +124,8 @@ def cut_like(by_class: Sequence[Indices], train_counts_NC: Counts, *, at_least_o
 
 
 def share_out(by_class: Sequence[Indices], owned: Sequence[Sequence[int]], shots: int | None = None) -> list[Indices]:
-    """The samples of each client by the classes that it has `owned`: a class in equal shares to its owners, of which
-    each takes the first `shots`."""
+    """Deals each class in equal shares to the clients that have `owned` it, of which each keeps the first `shots`.
+    Returns the samples of each client."""
     parts: list[list[Indices]] = [[] for _ in owned]
     for c, samples in enumerate(by_class):
         owners = [i for i, own in enumerate(owned) if c in own]
@@ -135,12 +135,12 @@ def share_out(by_class: Sequence[Indices], owned: Sequence[Sequence[int]], shots
 
 
 def flatten(by_class: Sequence[Indices]) -> tuple[Indices, Indices]:
-    """All samples sorted by class, and the class of each."""
+    """Returns all samples sorted by class, and the class of each."""
     return np.concatenate(by_class), np.repeat(np.arange(len(by_class)), [len(samples) for samples in by_class])
 
 
 def take(samples: Indices, labels: Indices, positions: Indices, shots: int | None) -> Indices:
-    """The samples at `positions`, by class, the first `shots` of each."""
+    """Returns the samples at `positions`, by class, the first `shots` of each."""
     own, own_labels = samples[positions], labels[positions]
     return np.concatenate([own[own_labels == c][:shots] for c in np.unique(own_labels)])
 

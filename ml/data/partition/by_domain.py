@@ -1,8 +1,8 @@
 """Skew of features by domains that the data set has of its own: Digit-5, Office-10, DomainNet (ALGORITHMS §7.3).
 
-Client i holds domain i mod D. A domain that is one client's alone is all its; one of several clients is cut evenly at
-random. A client is tested on all test samples of its domain (§8.1), as the others of that domain are. With fewer
-clients than domains, the last domains are held by nobody and stay in the global test set.
+Client i holds domain i mod D. A domain of one client alone is all its; one of several clients is cut evenly at random.
+A client is tested on all test samples of its domain (§8.1), as the others of that domain are. With fewer clients than
+domains, the last domains belong to no client and stay in the global test set.
 
 Where we deviate from FedPCL's code: `shots` takes some of each class at random by the seed, not the first ones.
 """
@@ -19,7 +19,7 @@ from ml.data.partition.base import ClientSplit, take
 def deal_domains(
     domains: SampleDomains, train_y: Labels, num_clients: int, rng: Generator, shots: int | None
 ) -> list[ClientSplit]:
-    """The splits of all clients, in their order."""
+    """Returns the splits of all clients, in their order."""
     num_domains = len(domains.names)
     splits: dict[int, ClientSplit] = {}
     for d, name in enumerate(domains.names):

@@ -24,8 +24,9 @@ _MAX_TRIES = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Classes(Scheme):
-    """`std` is a half-width, as in the ancestor's code (§11, D11), unless `count` is `normal`; no client owns
-    fewer than 2 classes. `samples` is by default what the run's `shots` say: all of a class, or so many."""
+    """Deals each client about `avg` classes. `std` is a half-width, as in the ancestor's code (§11, D11), unless
+    `count` is `normal`; no client owns fewer than 2 classes. `samples` follows the run's `shots` by default: all of a
+    class, or that many."""
 
     name: ClassVar[str] = "classes"
     form: ClassVar[str] = "classes:AVG,STD"
@@ -65,7 +66,8 @@ class Classes(Scheme):
         ]
 
     def get_support(self, num_classes: int) -> tuple[int, int]:
-        """The least and the greatest number of classes that a client may own. Raises DataError when there is none."""
+        """Returns the least and the greatest number of classes that a client may own. Raises DataError when there is
+        none."""
         if self.count == "normal":
             low, high = 2, num_classes
         else:
@@ -75,7 +77,7 @@ class Classes(Scheme):
         return low, high
 
     def _assign(self, num_classes: int, num_clients: int, rng: Generator) -> list[list[int]]:
-        """The classes of each client."""
+        """Draws the classes of each client."""
         _, high = self.get_support(num_classes)
         if self.cover and num_clients * high < num_classes:
             raise DataError(

@@ -5,8 +5,8 @@ of Hsu, Qi and Brown (Measuring the effects of non-identical data distribution, 
 q_i ~ Dir(ALPHA 1_C), and every client draws n/N samples by it, without replacement.
 
 Where we deviate from the client form as described there: clients take their samples one at a time and in random turns,
-so that what others have left over falls to all of them alike, not to the last. A class that has run dry is drawn no
-more, which renormalises q_i over the others; where those have no weight in q_i, any sample that is left is drawn.
+so that all of them, not the last one, get what others have left over. A class without samples left is drawn no more,
+which renormalises q_i over the others; where those have no weight in q_i, any remaining sample is drawn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ _MAX_TRIES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Dirichlet(Scheme):
-    """With `balance`, which the class form has, a client that holds its n/N samples gets no more."""
+    """Deals samples by shares drawn from Dir(alpha), for each class or for each client. With `balance`, which the class
+    form has, a client that holds its n/N samples gets no more."""
 
     name: ClassVar[str] = "dirichlet"
     form: ClassVar[str] = "dirichlet:ALPHA"
@@ -66,7 +67,8 @@ class Dirichlet(Scheme):
     def _deal_by_class(
         self, by_class: Sequence[Indices], num_clients: int, total: int, rng: Generator
     ) -> list[list[Indices]] | None:
-        """By client, its part of each class; None when Dir(alpha) underflowed to nothing for those with room left."""
+        """Returns each client's part of each class; None when Dir(alpha) underflowed to zero for all clients with room
+        left."""
         parts: list[list[Indices]] = [[] for _ in range(num_clients)]
         sizes = np.zeros(num_clients, np.int64)
         for samples in by_class:
@@ -83,7 +85,7 @@ class Dirichlet(Scheme):
         return parts
 
     def _deal_by_client(self, by_class: Sequence[Indices], num_clients: int, rng: Generator) -> list[list[Indices]]:
-        """By client, its part of each class."""
+        """Returns each client's part of each class."""
         left_C = np.array([len(samples) for samples in by_class])
         q_NC = rng.dirichlet(np.full(len(by_class), self.alpha), num_clients)
         turns = rng.permutation(np.arange(left_C.sum()) % num_clients)
@@ -105,7 +107,7 @@ class Dirichlet(Scheme):
 def _accumulate(
     q_NC: np.ndarray[tuple[int, int], np.dtype[np.float64]], left_C: Indices
 ) -> list[np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """The cumulated weights of each client over the classes that have samples left."""
+    """Returns the cumulated weights of each client over the classes that have samples left."""
     weights_NC = q_NC * (left_C > 0)
     weights_NC[weights_NC.sum(1) == 0] = left_C
     return list(np.cumsum(weights_NC, 1))

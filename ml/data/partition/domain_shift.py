@@ -1,12 +1,12 @@
 """Five ways to see the same images, for federations whose clients differ in features (ALGORITHMS §7.3).
 
-They stand in for data sets that show the same classes in different manners (Digit-5's MNIST, SVHN, USPS, …), where no
-such set is at hand. All are deterministic, take pixels in 0..1 before any normalisation, and give pixels in 0..1 of
-the same shape:
+They replace data sets that show the same classes in different ways (Digit-5's MNIST, SVHN, USPS, …), where these are
+not available. All are deterministic, take pixels in 0..1 before any normalisation, and return pixels in 0..1 of the
+same shape:
 
     identity    x
     inversion   1 - x
-    noise       x + NOISE_STD e, clipped; e is normal and belongs to the sample, whoever holds it
+    noise       x + NOISE_STD e, clipped; e is normal, and the same for a sample at any client
     rotation    by ROTATION_DEG counter-clockwise about the centre, bilinear, black where nothing was
     blur        a binomial kernel, 3 x 3 up to 27 pixels and wider above, the border repeated
 
@@ -29,12 +29,12 @@ DOMAINS = ("identity", "inversion", "noise", "rotation", "blur")
 
 NOISE_STD = 0.2
 ROTATION_DEG = 25.0
-_BLUR_PIXELS = 14  # so many of height or width to a pixel of the kernel's radius
-_CHUNK = 256  # samples rotated at a time, to bound what the four corners of each pixel take
+_BLUR_PIXELS = 14  # of height or width, for each pixel of the kernel's radius
+_CHUNK = 256  # samples rotated at a time, to bound the memory for the four corners of each pixel
 
 
 def apply_domain(domain: str, x: Images, indices: NDArray[np.int64], *, seed: int, split: str) -> Images:
-    """The samples `indices` of a `split` ("train" or "test"), whose pixels are `x`, as `domain` shows them.
+    """Returns the samples `indices` of a `split` ("train" or "test"), whose pixels are `x`, changed as in `domain`.
 
     The noise of a sample follows from seed, split and index alone. Raises DataError for an unknown domain, for samples
     that are no images, and for pixels outside 0..1.
@@ -59,7 +59,7 @@ def apply_domain(domain: str, x: Images, indices: NDArray[np.int64], *, seed: in
 
 
 def validate_shape(shape: Sequence[int]) -> None:
-    """Raise DataError unless samples of [C, H, W] are images, which can be turned and blurred."""
+    """Raises DataError unless samples of [C, H, W] are images, which can be turned and blurred."""
     if len(shape) != 3 or min(shape[1:]) < 3:
         raise DataError(f"domains: expected images of at least 3 x 3 pixels, got samples of {list(shape)}")
 
@@ -76,7 +76,7 @@ def _rotate(x_NCHW: Images) -> Images:
     height, width = x_NCHW.shape[2:]
     sine, cosine = math.sin(math.radians(ROTATION_DEG)), math.cos(math.radians(ROTATION_DEG))
     dy_HW, dx_HW = np.meshgrid(np.arange(height) - (height - 1) / 2, np.arange(width) - (width - 1) / 2, indexing="ij")
-    # What comes to lie at (dy, dx) was at the place turned back; rows count downwards. The border of zeros is 1 wide.
+    # The pixel for (dy, dx) comes from that place turned back; rows count downwards. The border of zeros is 1 wide.
     from_y = cosine * dy_HW + sine * dx_HW + (height - 1) / 2 + 1
     from_x = cosine * dx_HW - sine * dy_HW + (width - 1) / 2 + 1
     padded = np.pad(x_NCHW, ((0, 0), (0, 0), (1, 1), (1, 1)))
@@ -90,7 +90,7 @@ def _rotate(x_NCHW: Images) -> Images:
 
 
 def _blur(x_NCHW: Images, axis: int) -> Images:
-    """Along one axis, by the binomial coefficients of twice the radius."""
+    """Blurs images along one axis, weighted by the binomial coefficients of twice the radius."""
     size = x_NCHW.shape[axis]
     radius = max(1, size // _BLUR_PIXELS)
     padded = np.pad(x_NCHW, [(radius, radius) if a == axis else (0, 0) for a in range(4)], mode="edge")
@@ -98,5 +98,5 @@ def _blur(x_NCHW: Images, axis: int) -> Images:
     for k in range(2 * radius + 1):
         weight = np.float32(math.comb(2 * radius, k) / 4**radius)
         blurred += weight * padded[(slice(None),) * axis + (slice(k, k + size),)]
-    clipped: Images = np.clip(blurred, 0, 1)  # weights of powers of two sum to 1, rounded products may not
+    clipped: Images = np.clip(blurred, 0, 1)  # the weights sum to 1, rounded products may not
     return clipped

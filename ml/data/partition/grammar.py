@@ -23,7 +23,7 @@ SCHEMES = tuple(_SCHEMES)
 
 
 def parse_partition(text: str) -> Scheme:
-    """Read `NAME:NUMBERS,KEY=VALUE…`: `classes:3,1`, `dirichlet:0.3,per=client`, `iid`. Raises DataError."""
+    """Reads `NAME:NUMBERS,KEY=VALUE…`: `classes:3,1`, `dirichlet:0.3,per=client`, `iid`. Raises DataError."""
     name, _, rest = text.partition(":")
     if name not in _SCHEMES:
         raise DataError(f"partition: unknown scheme {name!r}: {suggest(name, _SCHEMES)}")
@@ -61,7 +61,7 @@ def parse_partition(text: str) -> Scheme:
 
 
 def partition_from_mapping(mapping: Mapping[str, Any]) -> Scheme:
-    """The scheme in `{scheme: dirichlet, alpha: 0.3, …}`; other keys are not looked at. Raises DataError."""
+    """Returns the scheme in `{scheme: dirichlet, alpha: 0.3, …}`; ignores other keys. Raises DataError."""
     name = mapping.get("scheme")
     scheme = _SCHEMES.get(name) if isinstance(name, str) else None
     if scheme is None:

@@ -15,7 +15,7 @@ from ml.data.partition.domain_shift import DOMAINS
 
 @dataclass(frozen=True, slots=True)
 class Iid(Scheme):
-    """Sizes differ by one sample at most."""
+    """Deals samples in random parts, whose sizes differ by one sample at most."""
 
     name: ClassVar[str] = "iid"
     form: ClassVar[str] = "iid"
@@ -28,8 +28,8 @@ class Iid(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class Domains(Scheme):
-    """The parts of `iid`, client i's in domain i mod 5. No test sample matches two clients, so that each has one domain
-    in the global test set too. Data with domains of their own are dealt by `own_domains` instead."""
+    """Deals the parts of `iid`, and puts client i's in domain i mod 5. No test sample matches two clients, so that each
+    has one domain in the global test set too. Data with domains of their own are dealt by `own_domains` instead."""
 
     name: ClassVar[str] = "domains"
     form: ClassVar[str] = "domains"

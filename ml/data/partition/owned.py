@@ -1,4 +1,4 @@
-"""The classes of each client, written out: `owned:0+1,0+1,2+3,2+3`, as UA-PDFL's figure 4 has four clients."""
+"""The classes of each client, listed: `owned:0+1,0+1,2+3,2+3`, for the four clients of UA-PDFL's figure 4."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LISTS = re.compile(r"\d{1,6}(\+\d{1,6})*(,\d{1,6}(\+\d{1,6})*)*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Owned(Scheme):
-    """A class's samples go in equal shares to the clients that it is written for, to nobody where there is none."""
+    """Deals each class in equal shares to the clients that list it; a class that no client lists is not dealt."""
 
     name: ClassVar[str] = "owned"
     form: ClassVar[str] = "owned:C+C,C+C,…"
 
-    classes: str = text()  # by client, of which commas part two, and by number, with a plus between two
+    classes: str = text()  # numbers of classes, joined by + for a client, with commas between clients
 
     def __post_init__(self) -> None:
         if _LISTS.fullmatch(self.classes) is None:
@@ -40,7 +40,7 @@ class Owned(Scheme):
         return share_out(by_class, owned, shots)
 
     def match(self, by_class: Sequence[Indices], train_counts_NC: Counts) -> list[Indices]:
-        """All test samples of its classes, as for `classes`."""
+        """Returns all test samples of each client's classes, as the scheme `classes` does."""
         return [join([by_class[c] for c in own]) for own in self._list_classes()]
 
     def _list_classes(self) -> list[list[int]]:

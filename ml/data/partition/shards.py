@@ -15,7 +15,8 @@ from ml.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Shards(Scheme):
-    """Shards differ by one sample at most. One that is no longer than the smallest class holds 2 classes at most."""
+    """Sorts samples by class, cuts them into shards, and deals `per_client` shards to each client. Shards differ by one
+    sample at most. A shard that is no longer than the smallest class has samples of 2 classes at most."""
 
     name: ClassVar[str] = "shards"
     form: ClassVar[str] = "shards:S"

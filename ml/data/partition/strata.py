@@ -1,7 +1,7 @@
-"""Strata in the place of classes, for samples that have labels or targets: every scheme deals them out by these.
+"""Strata in place of classes, for samples with labels or targets: every scheme deals these samples out by strata.
 
-A sample with labels belongs to the first one that it has, or to none; one with targets to a tenth of the range of the
-first target, cut at the quantiles of the training samples. So `iid` mixes all, and `dirichlet` or `classes` give some
+A sample with labels belongs to the first label that it has, or to none; one with targets to a tenth of the range of the
+first target, cut at the quantiles of the training samples. So `iid` mixes all, and `dirichlet` or `classes` deal some
 clients more of the large values, or of one label, than others.
 """
 
@@ -15,7 +15,7 @@ NUM_BINS = 10
 
 
 def stratify(train_y: AnyLabels, test_y: AnyLabels) -> tuple[Labels, Labels]:
-    """The stratum of each training and each test sample, counted from 0; classes as they are."""
+    """Returns the stratum of each training and each test sample, counted from 0; classes are returned unchanged."""
     if train_y.ndim == 1:
         return train_y.astype(np.int64, copy=False), test_y.astype(np.int64, copy=False)
     if all(bool(((y == 0) | (y == 1)).all()) for y in (train_y, test_y)):

@@ -1,1 +1,1 @@
-"""Readers of data, a format each. `ml.data.registry` knows them by name."""
+"""Readers of data, one for each format. `ml.data.registry` finds them by name."""

@@ -1,7 +1,7 @@
 """Columns of Arrow tables as samples and labels, for Parquet files and Hugging Face directories alike.
 
 A sample is either the image in one column, `struct<bytes, path>` as Hugging Face stores it or plain binary, or all
-numbers of a row but those that were the index of a pandas data frame. Hugging Face leaves the names of classes in the
+numbers of a row but those that were the index of a pandas data frame. Hugging Face stores the names of classes in the
 schema's metadata.
 """
 
@@ -33,24 +33,24 @@ from ml.tasks import CLASSIFICATION, MULTILABEL
 
 _IMAGES = ("image", "img")
 _LABELS = ("label", "labels")
-_CELL_BYTES = 64  # of a cell as an object of Python
+_CELL_BYTES = 64  # bytes of a cell as an object of Python
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """A table's columns by name, each read when it is asked for; `features` is what Hugging Face says of them."""
+    """A table's columns by name, each read on demand; `features` is Hugging Face's description of them."""
 
     place: str
     types: Mapping[str, Any]  # pyarrow.DataType
     features: Mapping[str, Any]
-    index: frozenset[str]  # what pandas numbered its rows by, which tells of their order and not of a sample
+    index: frozenset[str]  # columns of pandas' row numbers, which depend on the order of rows and not on a sample
     read: Callable[[str], Any]  # pyarrow.ChunkedArray
     locate: Locate  # of a row
 
     @classmethod
     def of_schema(cls, place: str, schema: Any, file: object, read: Callable[[str], Any], locate: Locate) -> Columns:
-        """The columns that a `pyarrow.Schema` in a file has, each of which `read` gives by its name there."""
+        """Returns the columns of a `pyarrow.Schema` in a file; `read` reads one by its name in the file."""
         fields = get_fields(schema, str(file))
         return cls(
             place,
@@ -62,7 +62,7 @@ class Columns:
         )
 
     def find_label(self, wanted: str | None) -> str:
-        """The column of labels: as `data.columns.label` says, or "label", or the only one with named classes."""
+        """Returns the column of labels: `data.columns.label`, or "label", or the only one with named classes."""
         if wanted is not None:
             return self._get(wanted, "label")
         named = [str(name) for name, feature in self.features.items() if _get_type(feature) == "ClassLabel"]
@@ -73,18 +73,19 @@ class Columns:
         raise DataError(missing_label(self.place, self.types))
 
     def find_image(self, wanted: str | None) -> str | None:
-        """The column of images: as `data.columns.image` says, or "image", or the only one of their type; if any."""
+        """Returns the column of images: `data.columns.image`, or "image", or the only one of their type; None without
+        images."""
         if wanted is not None:
             return self._get(wanted, "image")
         images = [name for name, type_ in self.types.items() if _is_image(type_)]
         return next((name for name in _IMAGES if name in images), images[0] if len(images) == 1 else None)
 
     def find_classes(self, source: DataSource) -> tuple[str, ...] | None:
-        """The names of the classes, where the metadata have them; other tasks have none."""
+        """Returns the names of the classes, where the metadata have them; None for other tasks."""
         return self.get_classes(self.find_label(source.label)) if source.task == CLASSIFICATION else None
 
     def get_classes(self, label: str) -> tuple[str, ...] | None:
-        """The names that the metadata give the labels, if they do."""
+        """Returns the names of the labels' classes in the metadata, None where there are none."""
         feature = self.features.get(label)
         names = feature.get("names") if isinstance(feature, Mapping) and _get_type(feature) == "ClassLabel" else None
         if names is None:
@@ -94,7 +95,7 @@ class Columns:
         return tuple(names)
 
     def make_part(self, source: DataSource) -> Part:
-        """The table's samples, labels read and the rest not."""
+        """Returns the table's samples as a part, with labels read and the rest not."""
         image = self.find_image(source.image)
         labels: RawLabels
         outputs: tuple[str, ...] = ()
@@ -129,29 +130,29 @@ class Columns:
 
     @property
     def notes(self) -> tuple[Finding, ...]:
-        """What was left out."""
+        """The findings about columns that were left out."""
         names = ", ".join(name or "without a name" for name in self.types if name in self.index)
         text = f"{self.place}: the column {names} has the row numbers of a data frame, left out"
         return (Finding("note", text),) if names else ()
 
     def get_cells(self, names: Iterable[str]) -> ReadCells:
-        """These columns as they stand there, each read when it is asked for."""
+        """Returns these columns unchanged, each read on demand."""
         return ReadCells(tuple(names), self._read_cells)
 
     def _read_cells(self, name: str) -> list[Any]:
         place = self._get_place(name)
-        with translated(place):  # a time that no calendar has, too
+        with translated(place):  # also an impossible time
             column = self.read(name)
             validate_fits(_CELL_BYTES * len(column), place)
             return list(column.to_pylist())
 
     def open_table(self, source: DataSource) -> RawTable | None:
-        """All columns but the index, whatever they are; None where there are images."""
+        """Returns all columns but the index; None where there are images."""
         if self.find_image(source.image) is not None:
             return None
         names = [name for name in self.types if name not in self.index]
         labels: tuple[str, ...] = ()
-        with suppress(DataError):  # nobody has said yet which column it is
+        with suppress(DataError):  # the column may not be chosen yet
             is_one = source.task == CLASSIFICATION
             found = [self.find_label(source.label)] if is_one else find_columns(source, self.types, self.place)
             labels = tuple(found)
@@ -207,7 +208,7 @@ class Columns:
         raise DataError(f"{self.place}: column {name!r}: expected whole numbers or text as labels, got {type_}{hint}")
 
     def _read_outputs(self, taken: Sequence[str], source: DataSource) -> tuple[RawLabels, tuple[str, ...]]:
-        """The labels or targets of each row, and what they are called."""
+        """Reads the labels or targets of each row, and their names."""
         columns = {name: self._read_plain(name)[0] for name in taken}
         for name, column in columns.items():
             self._refuse_nulls(name, column)
@@ -244,7 +245,7 @@ class Columns:
         return np.stack(columns, axis=1).reshape(-1, len(names), 1, 1)
 
     def _read_plain(self, name: str) -> tuple[Any, Any]:
-        """A column and its type, without a dictionary."""
+        """Returns a column and its type, without dictionary encoding."""
         import pyarrow as pa
 
         type_ = self.types[name]
@@ -258,7 +259,7 @@ class Columns:
         return f"{self.place}: column {name!r}"
 
     def _read_numbers(self, name: str) -> NDArray[np.float32]:
-        """A column of text as numbers. Raises DataError for the first cell that is none."""
+        """Reads a column of text as numbers. Raises DataError for the first cell that is none."""
         cells = self._read_cells(name)
         values_N, is_wrong = parse_numbers(cells)
         is_bad = is_wrong | np.isnan(values_N)
@@ -275,8 +276,7 @@ class Columns:
 
 @contextmanager
 def translated(place: object, what: str = "cannot be read") -> Iterator[None]:
-    """Translates into DataError what pyarrow makes of broken bytes: by the place where it falls over them that is any
-    of these."""
+    """Translates pyarrow's errors about broken bytes into DataError. Their type depends on where pyarrow meets them."""
     import pyarrow as pa
 
     try:
@@ -286,7 +286,8 @@ def translated(place: object, what: str = "cannot be read") -> Iterator[None]:
 
 
 def get_fields(schema: Any, place: str) -> dict[str, Any]:
-    """A schema's fields by the names of columns, which are composed, without blanks around them. Raises DataError."""
+    """Returns a schema's fields by the names of columns, in Unicode's composed form and without blanks around them.
+    Raises DataError."""
     made: dict[str, Any] = {}
     try:
         for field in schema:
@@ -300,7 +301,8 @@ def get_fields(schema: Any, place: str) -> dict[str, Any]:
 
 
 def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[str, Any]:
-    """The description of the columns that Hugging Face's `datasets` left in a schema's metadata. Raises DataError."""
+    """Returns the description of the columns that Hugging Face's `datasets` stores in a schema's metadata. Raises
+    DataError."""
     text = (metadata or {}).get(b"huggingface")
     if text is None:
         return {}
@@ -312,7 +314,8 @@ def read_features(metadata: Mapping[bytes, bytes] | None, place: str) -> dict[st
 
 
 def read_index(metadata: Mapping[bytes, bytes] | None, names: Iterable[str]) -> frozenset[str]:
-    """The columns that were a data frame's index: those that pandas' metadata say, and those it named itself."""
+    """Returns the columns that were a data frame's index: those in pandas' metadata, and those with names that pandas
+    makes."""
     known = list(names)
     index = {name for name in known if _UNNAMED_INDEX.fullmatch(name)}
     index.update(name for name in known[:1] if name in INDEX_NAMES and len(known) > 1)

@@ -7,8 +7,8 @@
 
 An image is 3,072 bytes: 32x32 of red, then of green, then of blue. A binary record is the label (CIFAR-100: the coarse
 label, then the fine one) and the image. `data.columns.label` is `fine_labels` or `coarse_labels` for CIFAR-100, the
-fine ones by default. The python batches are pickles, of which `ml.data.readers.pickles` runs nothing. A single binary
-file is memory-mapped.
+fine ones by default. The python batches are pickles, which `ml.data.readers.pickles` reads without running them. A
+single binary file is memory-mapped.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LABELS_100 = ("fine_labels", "coarse_labels")
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits train and test, in whichever of the four forms the directory holds."""
+    """Opens the splits train and test, in whichever of the four forms the directory has."""
     path = source.get_path()
     if not path.is_dir():
         raise DataError(f"{path}: expected the directory of the CIFAR files, got a file")
@@ -89,7 +89,7 @@ def _find_binary_100(path: Path, label: str) -> Parts | None:
 
 
 def _list_batches(path: Path, ending: str) -> list[Path]:
-    """data_batch_1 and on, without a gap."""
+    """Returns the files data_batch_1 to data_batch_N, where N files have such names."""
     count = len([file for file in path.glob(f"data_batch_*{ending}") if file.suffix == ending])
     return [path / f"data_batch_{i}{ending}" for i in range(1, count + 1)]
 
@@ -138,7 +138,7 @@ def _open_binary(files: Sequence[Path], num_labels: int, column: int) -> Part:
 
 
 def _view_images(records: NDArray[np.uint8], num_labels: int) -> NDArray[np.uint8]:
-    """The images of mapped records, where they lie: nothing is read before it is used."""
+    """Returns a view of the images in mapped records: nothing is read before it is used."""
     count, size = records.shape
     return np.lib.stride_tricks.as_strided(
         records[:, num_labels:], (count, *SHAPE), (size, 32 * 32, 32, 1), writeable=False

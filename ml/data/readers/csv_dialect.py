@@ -1,7 +1,7 @@
-"""The dialect of a table of text: encoding, separator and decimal sign, as `data.csv` says or as is seen from the file.
+"""The dialect of a table of text: encoding, separator and decimal sign, as `data.csv` sets them or as the file shows.
 
-encoding    UTF-8, or UTF-16 by its mark or its zeros; what is neither is Windows' (cp1252) or Latin-1
-separator   , ; tab or |: whichever gives the first lines as many cells as the header, and then the most
+encoding    UTF-8, or UTF-16 by its mark or its zeros; otherwise Windows' (cp1252) or Latin-1
+separator   , ; tab or |: the one that makes as many cells in the first lines as in the header, and then the most
 decimal     a comma where columns are numbers with it alone, none of the table's numbers have a point, and the comma
             cannot be one of thousands
 """
@@ -23,9 +23,9 @@ from ml.data.cells import TextColumn, is_decimal_comma, parse_numbers
 from ml.data.source import CsvFormat
 from ml.errors import DataError
 
-ENDINGS = (".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".tab.gz")  # of the names of tables of text
+ENDINGS = (".csv", ".tsv", ".tab", ".csv.gz", ".tsv.gz", ".tab.gz")  # endings of the names of tables of text
 EXCEL = "this is an Excel file: save the sheet as CSV (UTF-8)"
-SEPARATORS = ("\t", ";", "|", ",")  # of equals the first: a comma may stand within numbers
+SEPARATORS = ("\t", ";", "|", ",")  # in order of preference: a comma may stand within numbers
 MAX_LINE = 1 << 22  # letters
 _HEAD_LINES, _HEAD_LETTERS, _HEAD_BYTES = 100, 1 << 20, 1 << 12
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(,\d{3})+", re.ASCII)
@@ -41,7 +41,8 @@ _OTHERS = (
 
 
 class TextLines:
-    """The lines of a file of text, plain or gzipped, with their ends. `share`: how much of the file is read."""
+    """The lines of a file of text, plain or gzipped, with their ends. `share` says how much of the file has been
+    read."""
 
     def __init__(self, path: Path, encoding: str) -> None:
         self._path = path
@@ -58,7 +59,7 @@ class TextLines:
         self._raw.close()
 
     def __iter__(self) -> Iterator[str]:
-        """Raises DataError for a line that is too long, or no text."""
+        """Yields the lines. Raises DataError for a line that is too long, or no text."""
         for number, line in enumerate(iter(lambda: self._text.readline(MAX_LINE), ""), 1):
             if len(line) == MAX_LINE:
                 raise DataError(f"{self._path}: line {number}: expected at most {MAX_LINE} letters in a line, got more")
@@ -72,7 +73,8 @@ class TextLines:
 
 
 def list_encodings(path: Path, asked: str | None) -> list[str]:
-    """The encodings to try, in order; those after the first are guesses. Raises DataError for what is no text."""
+    """Returns the encodings to try, in order; all but the first are guesses. Raises DataError for a file that is no
+    text."""
     head = _read_head(path)
     for mark, text in _OTHERS:
         if head.startswith(mark):
@@ -105,7 +107,7 @@ def _is_gzip(path: Path) -> bool:
 
 
 def find_separator(lines: TextLines) -> str:
-    """The sign between the cells of the first lines; a comma where there is one cell in each."""
+    """Returns the sign between the cells of the first lines; a comma where each has only one cell."""
     head, num_letters = list[str](), 0
     for line in islice(lines, _HEAD_LINES):
         num_letters += len(line)
@@ -116,7 +118,7 @@ def find_separator(lines: TextLines) -> str:
     best, found = (0.0, 1), ","
     for separator in SEPARATORS:
         widths: list[int] = []
-        with suppress(csv.Error):  # a quote that does not end: the reading itself says where
+        with suppress(csv.Error):  # a quote that does not end: reading the file says where
             widths += (len(row) for row in csv.reader(head, delimiter=separator) if row)
         if not widths or widths[0] < 2:
             continue
@@ -127,7 +129,8 @@ def find_separator(lines: TextLines) -> str:
 
 
 def translate_decimals(columns: Sequence[TextColumn], asked: CsvFormat) -> tuple[list[TextColumn], str | None]:
-    """The columns with their numbers as numbers are written, and a note where a comma was found to be a decimal one."""
+    """Returns the columns with a point in all decimal numbers, and a note where commas were detected as decimal
+    signs."""
     if asked.decimal == "," or asked.thousands is not None:
         return [_translate(column, asked) for column in columns], None
     if asked.decimal is not None:
@@ -155,7 +158,7 @@ def _translate(column: TextColumn, asked: CsvFormat) -> TextColumn:
 
 
 def _has_commas_alone(column: TextColumn) -> bool:
-    """Whether all cells are whole numbers, numbers with a decimal comma, or empty."""
+    """Says whether all cells are whole numbers, numbers with a decimal comma, or empty."""
     return all(is_decimal_comma(text) or _THOUSANDS.fullmatch(text) or _is_whole(text) for text in set(column))
 
 
@@ -164,12 +167,12 @@ def _is_whole(text: str) -> bool:
 
 
 def _has_points(column: TextColumn) -> bool:
-    """Whether the column is of numbers, of which some have a decimal point."""
+    """Says whether the column has numbers only, some of them with a decimal point."""
     return column.has(".") and not parse_numbers(column)[1].any() and any(map(_POINT.fullmatch, column))
 
 
 def find_undecodable(path: Path, encoding: str) -> int | None:
-    """The first line that is no text in this encoding, where each end of a line is one byte."""
+    """Returns the first line that is no text in this encoding, in which each line end is one byte."""
     with gzip.open(path, "rb") if _is_gzip(path) else path.open("rb") as file:
         for number, line in enumerate(iter(lambda: file.readline(MAX_LINE), b""), 1):
             try:

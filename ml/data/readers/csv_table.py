@@ -2,9 +2,9 @@
 
 `data.path` is the file, plain or gzipped, or a directory with `train.csv` and `test.csv`. The label's column is
 `data.columns.label` ("label"), the paths' is `data.columns.image` ("image") if the file has it; without it every other
-column is a feature. Paths are relative to the file. Labels are whole numbers or names; of other tasks, what
-`ml.data.outputs` reads. `data.columns.names` stand in the place of a header, `data.csv` and
-`ml.data.readers.csv_dialect` say how the text is written.
+column is a feature. Paths are relative to the file. Labels are whole numbers or names; for other tasks
+`ml.data.outputs` reads them. `data.columns.names` replace a missing header. `data.csv` and
+`ml.data.readers.csv_dialect` describe the format of the text.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ml.tasks import CLASSIFICATION
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The file as one split, or each file of the directory by its name."""
+    """Opens the file as one split, or each file of the directory by its name."""
     path, files = source.get_path(), _list_files(source)
     if path.is_file():
         return Parts(str(path), {ALL: partial(_open_part, path, source)})
@@ -41,7 +41,8 @@ def open_parts(source: DataSource) -> Parts:
 
 
 def open_table(source: DataSource) -> RawTable | None:
-    """The file, or that of the training split, whatever its columns are; None of images. Raises DataError."""
+    """Opens the file, or that of the training split, with all columns; None where samples are images. Raises
+    DataError."""
     files = _list_files(source)
     table = Table.read(
         next((file for file in files if _get_split(file) == source.train_split), files[0]), source=source
@@ -103,7 +104,7 @@ def _open_part(path: Path, source: DataSource) -> Part:
 
 
 def read_outputs(table: Table, source: DataSource) -> tuple[RawLabels, tuple[str, ...], list[int]]:
-    """The labels or targets of each row, what they are called, and the columns they are in. Raises DataError."""
+    """Returns the labels or targets of each row, their names, and the places of their columns. Raises DataError."""
     taken = [table.header.index(name) for name in find_columns(source, table.header, table.path)]
     cells = {table.header[c]: list(table.columns[c]) for c in taken}
     y_NT, names = read_text_columns(cells, source.task, source.outputs, table.locate)
@@ -133,12 +134,12 @@ def _open_features(table: Table, labels: RawLabels, columns: Sequence[int]) -> P
 
 
 def get_cells(table: Table, columns: Sequence[int]) -> dict[str, TextColumn]:
-    """These columns as they stand there."""
+    """Returns these columns unchanged."""
     return {table.header[c]: table.columns[c] for c in columns}
 
 
 def read_features(table: Table, columns: Sequence[int]) -> Images:
-    """These columns as numbers, [N, F, 1, 1]. Raises DataError for the first cell that is no finite number."""
+    """Returns these columns as numbers, [N, F, 1, 1]. Raises DataError for the first cell that is no finite number."""
     validate_fits(
         4 * len(table.lines) * len(columns), f"{table.path}: {len(table.lines)} rows of {len(columns)} numbers"
     )

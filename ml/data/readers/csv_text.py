@@ -1,9 +1,9 @@
-"""A table of text as it is read: columns under a header, the line of each row, and what was left out or taken for
-granted.
+"""A table of text as it was read: columns under a header, the line of each row, and notes about what was left out or
+assumed.
 
-Python's `csv` parses, and each column is kept as bytes. 200,000 rows of 32 columns (41 MB) took 2.4 s and 80 MiB up to
-the features; pyarrow.csv took 0.6 s and 204 MiB. It has neither the lines of the file nor comments, takes `"a"b` for
-`ab`, and did not end in a process of little memory.
+Python's `csv` parses, and each column is kept as bytes. Reading 200,000 rows of 32 columns (41 MB) into features took
+2.4 s and 80 MiB; pyarrow.csv took 0.6 s and 204 MiB. pyarrow.csv has neither line numbers nor comments, reads `"a"b` as
+`ab`, and did not return in a process with little memory.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ml.data.readers.csv_dialect import (
 from ml.data.source import DataSource
 from ml.errors import DataError
 
-MEASURED_ROWS = 256  # at the beginning, then by twice as many: what those before took says what the rest will take
+MEASURED_ROWS = 256  # rows at the beginning, then twice as many: their memory predicts that of the rest
 _CHUNK_CELLS = 1 << 17
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
-    """Columns of text under a header, and the line of the file that each row stood on. `notes`: what was left out or
-    taken for granted."""
+    """Columns of text under a header, and the line of the file for each row. `notes` say what was left out or
+    assumed."""
 
     path: Path
     header: list[str]
@@ -51,7 +51,7 @@ class Table:
 
     @classmethod
     def read(cls, path: Path, max_rows: int | None = None, *, source: DataSource | None = None) -> Table:
-        """The table as `source` says that its text is written. Raises DataError, also where there are more than
+        """Reads the table as `source` describes its text. Raises DataError, also where there are more than
         `max_rows`."""
         source = source or DataSource()
         try:
@@ -67,7 +67,7 @@ class Table:
             raise DataError(f"{path}: not a readable gzip file: {error}") from error
 
     def find(self, name: str | None, default: str, key: str) -> int | None:
-        """The column of this name; None if it is the default and not there."""
+        """Returns the column of this name; None if it is the default and there is none."""
         if (name or default) in self.header:
             return self.header.index(name or default)
         if name is not None:
@@ -76,7 +76,7 @@ class Table:
 
     @property
     def locate(self) -> Locate:
-        """Where a row is, which is known for longer than the table."""
+        """The function that locates rows, which may be kept longer than the table."""
         place, lines = str(self.path), self.lines
         return lambda i: f"{place}: line {lines[i]}"
 
@@ -85,7 +85,7 @@ _Record = tuple[int, list[str]]  # the line of the file that it ends at, and its
 
 
 class _Reading:
-    """One reading of a file in one encoding."""
+    """One attempt to read a file in one encoding."""
 
     def __init__(self, path: Path, encoding: str, source: DataSource, max_rows: int | None, *, is_guess: bool) -> None:
         self._path, self._encoding, self._source, self._max_rows = path, encoding, source, max_rows
@@ -96,7 +96,7 @@ class _Reading:
             self._note(f"not in UTF-8, and read as {encoding}; data.csv.encoding says what it is in", "warning")
 
     def read(self) -> Table:
-        """Raises DataError, UnicodeDecodeError, and what a broken gzip raises."""
+        """Returns the table. Raises DataError, UnicodeDecodeError, and the errors of a broken gzip."""
         with TextLines(self._path, self._encoding) as head:
             separator = self._source.csv.separator or find_separator(head)
         with TextLines(self._path, self._encoding) as text:
@@ -127,8 +127,8 @@ class _Reading:
                 yield self._line, row
 
     def _read_header(self, records: Iterator[_Record]) -> tuple[list[str], list[_Record]]:
-        """The names of the columns, and the rows that were read to find them. Lines before them that begin with # are
-        comments, but for the last if it has as many cells as the line after it: that is the header."""
+        """Returns the names of the columns, and the rows that were read to find them. Lines before the names that begin
+        with # are comments; the last of them is the header if it has as many cells as the line after it."""
         led: list[_Record] = []
         for record in records:
             led.append(record)
@@ -145,7 +145,7 @@ class _Reading:
                 )
             self._num_comments = len(led) - 1
             header = self._tidy_header(names, line)
-            return header, led[-1:] if [tidy(name) for name in row] != header else []  # it may have one all the same
+            return header, led[-1:] if [tidy(name) for name in row] != header else []  # it may still have one
         has_mark = len(led) > 1 and len(led[-2][1]) == len(row)
         line, header = led[-2] if has_mark else led[-1]
         self._num_comments = len(led) - 1 - has_mark
@@ -187,7 +187,8 @@ class _Reading:
         return [TextColumn(tuple(own), chunk_rows) for own in chunks], lines
 
     def _choose_columns(self, header: Sequence[str], columns: Sequence[TextColumn]) -> list[int]:
-        """The columns that have names, or else cells. Raises DataError for cells without a name."""
+        """Returns the columns that have names, without a data frame's index. Raises DataError for cells without a
+        name."""
         kept = []
         for c, (name, column) in enumerate(zip(header, columns, strict=True)):
             if c == 0 and name in INDEX_NAMES and len(header) > 1 and self._source.names is None:
@@ -210,14 +211,15 @@ def _pack(rows: list[list[str]], chunks: Sequence[list[Any]]) -> None:
 
 
 def _estimate(rows: Sequence[Sequence[str]], chunks: Sequence[Sequence[Any]], share: float) -> int:
-    """The memory for the rest of a file of which such a share is read."""
+    """Estimates the memory for the rest of a file of which this share has been read."""
     packed = sum(TextColumn(tuple(own), 1).num_bytes for own in chunks)
     unpacked = sum(sys.getsizeof(row) + sum(sys.getsizeof(cell) for cell in row if len(cell) > 1) for row in rows)
     return int((packed + unpacked) * (1 - share) / max(share, 1e-9))
 
 
 def _refuse_numbers(header: Sequence[str], place: str) -> None:
-    """Raises DataError for a first line that has cells, not names: fractions, or numbers alone that do not count."""
+    """Raises DataError for a first line that has cells, not names: fractions, or only numbers that are not
+    consecutive."""
     is_fraction = any("." in name and parse_number(name) is not None for name in header)
     counts = [list(map(str, range(first, first + len(header)))) for first in (0, 1)]
     is_row = all(parse_number(name, PLACEHOLDERS) is not None for name in header) and any(header)

@@ -1,8 +1,8 @@
-"""1,797 real handwritten digits of 8x8 pixels, bundled with scikit-learn, so that they are there without a network.
+"""1,797 real handwritten digits of 8x8 pixels, bundled with scikit-learn, so that they need no network.
 
-The split into training and test samples is fixed for good, whatever a run's seed: of every class the first fifth,
-rounded to the nearest, of a permutation seeded by `SPLIT_SEED` is test data. That gives 1,438 training samples
-(139 to 146 of a class) and 359 test samples (35 to 37). A run's seed decides only who gets which of them.
+The split into training and test samples is fixed, whatever a run's seed: of every class the first fifth, rounded to the
+nearest, of a permutation seeded by `SPLIT_SEED` is test data. That makes 1,438 training samples (139 to 146 of a class)
+and 359 test samples (35 to 37). A run's seed decides only which client gets which of them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SPLIT_SEED = 0
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The digits as a source like any other."""
+    """Opens the digits as the parts of a source."""
     if source.path is not None:
         raise DataError(f"data.path: digits come with fednode and have none, got {source.path}")
     parts = {split.split: Part.of_array("digits", split.x, split.y) for split in load_digits()}
@@ -35,7 +35,7 @@ def open_parts(source: DataSource) -> Parts:
 
 @lru_cache(maxsize=1)
 def load_digits() -> tuple[ArrayDataset, ArrayDataset]:
-    """The (training, test) samples, float32 in 0..1. They are shared between callers and read-only.
+    """Returns the (training, test) samples, float32 in 0..1. They are shared between callers and read-only.
 
     Raises DataError.
     """
@@ -45,7 +45,7 @@ def load_digits() -> tuple[ArrayDataset, ArrayDataset]:
 
 
 def _read_digits() -> tuple[Images, Labels]:
-    """Read scikit-learn's own file: 64 pixels in 0..16 and the label per line. Importing scikit-learn, with all of
+    """Reads scikit-learn's own file: 64 pixels in 0..16 and the label per line. Importing scikit-learn, with all of
     scipy, for `sklearn.datasets.load_digits` would cost 1.3 s and some 80 MB for the same numbers."""
     spec = importlib.util.find_spec("sklearn")
     if spec is None or spec.origin is None:

@@ -4,23 +4,23 @@
     office10/   amazon/mug/*.jpg …   caltech/mug/*.jpg …   dslr/…   webcam/…
     heart/      cleveland.csv   hungarian.csv …
 
-Where a directory has none in it, its tables and archives are the domains. Domains are sorted by name, or chosen and
-ordered by `data.domains`, where they may lie deeper down, too. A domain's format is guessed from what lies there.
-Its training and test samples are found as if it stood alone: one without a test split has a fifth of each of its
-classes held out, whatever the others have; with `data.split_seed` as a site holds out its own samples, by a seed of its
-own that follows from it. Classes are matched by name, and are those of all domains: sorted, numbers
-by value. A label 7 and a directory called 7 are the same class; so are SVHN's 10 and the digit 0, as everywhere.
+Where a directory contains none, its tables and archives are the domains. Domains are sorted by name, or chosen and
+ordered by `data.domains`, which may also name deeper directories. A domain's format is guessed from its files. Its
+training and test samples are found as if it were alone: if it has no test split, a fifth of each of its classes is held
+out, whatever other domains have; with `data.split_seed` it holds out samples as a site does, by a seed derived from it.
+Classes are matched by name, and are those of all domains: sorted, numbers by value. A label 7 and a directory called 7
+are the same class; so are SVHN's 10 and the digit 0, as everywhere.
 
-Tables are matched by the names of their columns; those that not all have are passed over.
+Tables are matched by the names of their columns; columns that some domains lack are passed over.
 
-Samples are read domain by domain into one array of the shape that genesis asks for: scaled, made grey or colour. Where
-nobody asks, that is the largest height and width of the domains' first samples, in colour if any is. Columns of tables
-are found by name: those of a run's `input.columns`, or else of the first domain.
+Samples are read domain by domain into one array of the shape in genesis: scaled, made grey or colour. Without such a
+shape it is the largest height and width of the domains' first samples, in colour if any is. Columns of tables are found
+by name: those of a run's `input.columns`, or else of the first domain.
 
-What is published in other ways is to be converted first, to an .npz or to directories of images: USPS (usps.h5, or
-.bz2 files in libsvm's form), MNIST-M (images beside lists of their labels), Synthetic Digits (MATLAB files of its own),
-and all that comes as pickles. Of DomainNet's 345 classes `data.classes` keeps some, ten in the papers; its lists of
-training and test files are not read, so that a fifth is held out unless there are directories train and test.
+Data sets in other forms have to be converted first, to an .npz or to directories of images: USPS (usps.h5, or .bz2
+files in libsvm's form), MNIST-M (images beside lists of their labels), Synthetic Digits (MATLAB files of its own), and
+all pickles. Of DomainNet's 345 classes `data.classes` selects some, ten in the papers; its lists of training and test
+files are not read, so that a fifth is held out unless there are directories train and test.
 
 Legend: d a domain, _N its samples or those of all domains.
 """
@@ -55,14 +55,14 @@ from ml.errors import DataError, suggest
 from ml.seeding import derive_key
 from ml.tasks import CLASSIFICATION
 
-_FILES = (*ENDINGS, ".parquet", ".npz")  # each of which holds a whole data set
+_FILES = (*ENDINGS, ".parquet", ".npz")  # each has a whole data set
 _CHUNK = 4096  # samples fitted at a time
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
-    """A domain as it lies there, `train_y` and `test_y` indices into its own `classes`. `is_numbered`: these have no
-    names but their numbers. `others` are the splits that are not looked at."""
+    """A domain of a data set, not fitted to the others; `train_y` and `test_y` are indices into its own `classes`.
+    `is_numbered` says that its classes have numbers and no names. `others` are splits that are not used."""
 
     name: str
     path: Path
@@ -78,8 +78,8 @@ class Domain:
 
     @classmethod
     def open(cls, name: str, path: Path, source: DataSource, index: int) -> Domain:
-        """The directory or file `path`, the domain of that number, asked for what `source` asks of all. Raises
-        DataError naming the domain."""
+        """Opens the domain at the directory or file `path`, by what `source` sets for all domains; `index` is its
+        number. Raises DataError naming the domain."""
         with _named(name, path):
             own = replace(source, format=_guess(path), path=path, domains=None)
             splits = open_splits(own)
@@ -116,7 +116,7 @@ class Domain:
 
 
 def open_parts(source: DataSource) -> Parts:
-    """All domains as one source of two splits; the test split is called "held out" where no domain has one."""
+    """Opens all domains as one source of two splits; the test split is called "held out" where no domain has one."""
     domains = open_domains(source)
     if source.task != CLASSIFICATION:
         return _join_outputs(domains, source)
@@ -139,7 +139,8 @@ def open_parts(source: DataSource) -> Parts:
 
 
 def _join_outputs(domains: Sequence[Domain], source: DataSource) -> Parts:
-    """As `open_parts`, of several labels or targets, which are called alike in all domains. Raises DataError."""
+    """Opens all domains, as `open_parts` does, for labels or targets, which have the same names in all domains. Raises
+    DataError."""
     names, place = domains[0].classes, str(source.path)
     for domain in domains:
         if domain.classes != names:
@@ -159,7 +160,7 @@ def _name_test(domains: Sequence[Domain], source: DataSource) -> str:
 
 
 def open_domains(source: DataSource) -> list[Domain]:
-    """The domains in their order, labels read and samples not. Raises DataError."""
+    """Opens the domains in their order, with labels read and samples not. Raises DataError."""
     path = source.get_path()
     if not path.is_dir():
         raise DataError(f"{path}: expected a directory with one for each domain in it, got a file")
@@ -181,7 +182,7 @@ def open_domains(source: DataSource) -> list[Domain]:
 
 
 def _take_own_sides(source: DataSource, index: int) -> DataSource:
-    """The source of one domain, under the split of its own that a rehearsal's seed gives it, if there is one."""
+    """Returns the source of one domain with a split of its own, drawn by a rehearsal's seed, if there is one."""
     if source.split_seed is None or source.sides is not None:
         return source
     return replace(source, sides=Sides(derive_key(source.split_seed, "split", index)))
@@ -198,7 +199,7 @@ def _guess(path: Path) -> str:
 
 
 def _unite_classes(domains: Sequence[Domain]) -> tuple[str, ...]:
-    """The classes of all domains. Raises DataError where some have names and others only numbers."""
+    """Returns the classes of all domains. Raises DataError where some have names and others only numbers."""
     names = {name for domain in domains for name in domain.classes}
     if are_numbers(names):
         return tuple(sorted(names, key=int))
@@ -213,7 +214,7 @@ def _unite_classes(domains: Sequence[Domain]) -> tuple[str, ...]:
 
 
 def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[AnyLabels], place: str) -> Part:
-    """One split of all domains, one domain after the other."""
+    """Joins one split of all domains, one domain after the other."""
     columns = _find_columns(parts)
     shape = _find_shape(domains) if columns is None else (len(columns), 1, 1)
     ends = list(accumulate(map(len, labels)))
@@ -262,8 +263,8 @@ def _join(domains: Sequence[Domain], parts: Sequence[Part], labels: Sequence[Any
 
 
 def _find_columns(parts: Sequence[Part]) -> tuple[str, ...] | None:
-    """The columns that all of these tables have, in the order of the first; None where not all are tables. Raises
-    DataError where they have none in common."""
+    """Returns the columns that all of these tables have, in the order of the first; None where not all are tables.
+    Raises DataError where they have none in common."""
     if any(part.cells is None for part in parts):
         return None
     common = tuple(name for name in parts[0].features if all(name in part.features for part in parts))
@@ -276,7 +277,7 @@ def _find_columns(parts: Sequence[Part]) -> tuple[str, ...] | None:
 
 
 def _join_tables(part: Part, domains: Sequence[Domain], parts: Sequence[Part], columns: tuple[str, ...]) -> Part:
-    """`part`, which has these columns of all domains; what else there is of them is passed over."""
+    """Returns `part` with these columns of all domains; their other columns are passed over."""
     named = [
         replace(own, place=f"domain {domain.name}: {own.place}") for own, domain in zip(parts, domains, strict=True)
     ]
@@ -297,7 +298,7 @@ def _join_tables(part: Part, domains: Sequence[Domain], parts: Sequence[Part], c
 
 
 def _find_shape(domains: Sequence[Domain]) -> Shape:
-    """What samples of all domains can be fitted to. Raises DataError where there is no such shape."""
+    """Returns a shape that samples of all domains can be fitted to. Raises DataError where there is none."""
     shapes = [domain.train.shape for domain in domains]
     if all(domain.train.features for domain in domains):
         return shapes[0]  # the other domains' columns are found by name
@@ -311,7 +312,7 @@ def _find_shape(domains: Sequence[Domain]) -> Shape:
 
 
 def _is_like(one: Shape, other: Shape) -> bool:
-    """Whether both are images that can become each other, or the same number of features."""
+    """Says whether both are images that can be fitted to each other, or the same number of features."""
     if (1, 1) in (one[1:], other[1:]):
         return one == other
     return one[0] == other[0] or {one[0], other[0]} == {1, 3}
@@ -319,7 +320,7 @@ def _is_like(one: Shape, other: Shape) -> bool:
 
 @contextmanager
 def _named(name: str, path: Path) -> Iterator[None]:
-    """What goes wrong with a domain, with its name before it."""
+    """Adds the name of a domain to errors about it."""
     try:
         with translated(path):
             yield

@@ -1,4 +1,4 @@
-"""Directories as people have them: what lies in one besides what somebody put there, and what class one stands for."""
+"""Directories of samples: the junk that tools leave in them, and the class that each one stands for."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ml.data.readers.images import SUFFIXES
 from ml.errors import DataError
 from ml.text import escape_undecoded
 
-# What archives, file systems, storage devices and tools leave, whatever its case.
+# Directories that archives, file systems, storage devices and tools leave, by their names in lower case.
 JUNK = frozenset(
     (
         *("__macosx", "lost+found", "@eadir", "@recycle", "#recycle", "#snapshot", "$recycle.bin", "recycler"),
@@ -23,12 +23,12 @@ _SHOWN = 5
 
 
 def list_folders(path: Path) -> list[Path]:
-    """The directories in `path`, sorted, but for hidden ones and junk; none where it is no directory."""
+    """Returns the directories in `path`, sorted, without hidden ones and junk; none where it is no directory."""
     return [folder for folder in _list_all(path) if not is_junk(folder)]
 
 
 def list_junk(path: Path) -> list[Path]:
-    """The directories in `path` that nobody put there to be read."""
+    """Returns the directories in `path` that tools left there, which hold no samples."""
     return [folder for folder in _list_all(path) if is_junk(folder)]
 
 
@@ -37,20 +37,21 @@ def is_junk(path: Path) -> bool:
 
 
 def is_image(path: Path) -> bool:
-    """Whether its name is that of an image. AppleDouble files, `._scan.png`, are hidden."""
+    """Says whether a file has the name of an image. AppleDouble files, `._scan.png`, are hidden."""
     return path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
 
 
 def get_class(folder: Path) -> str:
-    """The class that a directory stands for, in Unicode's composed form. Raises DataError for a name that no other site
-    could have."""
+    """Returns the class that a directory stands for, in Unicode's composed form. Raises DataError for a name that
+    cannot be spelled alike on other sites."""
     if escape_undecoded(folder.name) != folder.name:
         raise DataError(f"{folder}: expected the name of a class in UTF-8; rename the directory")
     return normalize("NFC", folder.name)
 
 
 def describe_passed(path: Path, junk: Iterable[Path], empty: Iterable[Path], files: Sequence[Path]) -> list[Finding]:
-    """What was passed over below `path`: directories that are junk, or hold no image, and files that are none."""
+    """Describes what was passed over below `path`: directories that are junk, or hold no image, and files that are no
+    image."""
     found = []
     if names := sorted({folder.name for folder in junk}):
         found.append(Finding("note", f"{path}: passed over {_join(names)}, where no samples are"))

@@ -20,7 +20,7 @@ from ml.errors import DataError
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits of a DatasetDict by name, or a Dataset as one."""
+    """Opens the splits of a DatasetDict by name, or a Dataset as one."""
     path, folders = source.get_path(), _list_folders(source)
     first = _open_columns(folders.get(source.train_split) or next(iter(folders.values())))
     classes = first.find_classes(source)
@@ -28,7 +28,7 @@ def open_parts(source: DataSource) -> Parts:
 
 
 def open_table(source: DataSource) -> RawTable | None:
-    """The training split, whatever its columns are; None of images. Raises DataError."""
+    """Opens the training split, with all columns; None where samples are images. Raises DataError."""
     folders = _list_folders(source)
     return _open_columns(folders.get(source.train_split) or next(iter(folders.values()))).open_table(source)
 
@@ -76,7 +76,7 @@ def _open_columns(folder: Path) -> Columns:
 def _read_stream(file: Path) -> Any:
     import pyarrow as pa
 
-    alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads that find no memory would end this process
+    alone = pa.ipc.IpcReadOptions(use_threads=False)  # threads without memory would end this process
     if not file.is_file():
         raise DataError(f"{file}: no such file")
     with (
@@ -85,7 +85,7 @@ def _read_stream(file: Path) -> Any:
         bounded(str(file)),
         pa.ipc.open_stream(source, options=alone) as reader,
     ):
-        table = reader.read_all()  # what is compressed in it is unpacked here
+        table = reader.read_all()  # compressed buffers are unpacked here
         table.validate(full=True)  # offsets in a file may point anywhere
     return table
 
@@ -103,5 +103,5 @@ def _read_json(file: Path) -> dict[str, Any]:
 
 
 def _is_plain(name: object) -> bool:
-    """Whether it names something in the directory itself, so that a data set cannot reach outside."""
+    """Says whether a name refers to a file in the directory itself, so that a data set cannot reach outside."""
     return isinstance(name, str) and name not in ("", ".", "..") and "/" not in name and "\\" not in name

@@ -31,13 +31,13 @@ from ml.data.source import DataSource
 from ml.errors import DataError
 
 UNSIGNED_BYTE = 0x08
-_MAX_RATIO = 1100  # what deflate can make of a byte, with room; a header that asks for more is wrong
+_MAX_RATIO = 1100  # bytes that deflate can make of one, with room; a header that needs more is wrong
 _BROKEN = (OSError, EOFError, zlib.error)
 _SPLITS = {"train": ("train",), "test": ("t10k", "test")}
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits train and test, as far as their files are there."""
+    """Opens the splits train and test, as far as their files exist."""
     source.refuse_columns()
     path, prefix = _split_prefix(source)
     splits = {
@@ -60,7 +60,7 @@ def _split_prefix(source: DataSource) -> tuple[Path, str]:
 
 
 def _find(directory: Path, prefix: str, names: tuple[str, ...], what: str, num_dimensions: int) -> Path | None:
-    """The file of one split; None if there is none. Raises DataError when several could be meant."""
+    """Returns the file of one split; None if there is none. Raises DataError when several could be meant."""
     endings = [f"{what}{dash}idx{num_dimensions}-ubyte{gz}" for dash in "-." for gz in ("", ".gz")]
     exact = [directory / f"{prefix}{name}-{ending}" for name in names for ending in endings]
     found = [path for path in exact if path.is_file()]
@@ -97,7 +97,7 @@ def _open_part(images: Path, labels: Path) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class _Header:
-    """A file's dimensions, which its length bears out where it can be told without reading it."""
+    """A file's dimensions, checked against its length where that is possible without reading it."""
 
     path: Path
     shape: tuple[int, ...]
@@ -135,7 +135,7 @@ class _Header:
     def read_values(self) -> NDArray[np.uint8]:
         if not self.is_gzipped:
             if not prod(self.shape):
-                return np.empty(self.shape, np.uint8)  # which cannot be mapped
+                return np.empty(self.shape, np.uint8)  # an empty array cannot be mapped
             return np.memmap(self.path, np.uint8, "r", self.offset, self.shape)
         end = self.offset + prod(self.shape)
         validate_fits(end, str(self.path))

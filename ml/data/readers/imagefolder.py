@@ -1,7 +1,7 @@
 """Directories of images, one for each class: `train/<class>/*.png` and `test/<class>/*.png`, or `<class>/*.png` alone.
 
-Classes are sorted by name, images by file name. A directory without an image is no class. What is hidden, is junk or is
-no image file by its ending is passed over, and that is said.
+Classes are sorted by name, images by file name. A directory without an image is no class. Hidden files, junk and files
+without an image's ending are passed over, with a note.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ml.errors import DataError
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits by the names of their directories; classes are those of any split that is used."""
+    """Opens the splits by the names of their directories; classes are those of any split that is used."""
     source.refuse_columns()
     path = source.get_path()
     if not path.is_dir():
@@ -28,14 +28,14 @@ def open_parts(source: DataSource) -> Parts:
     folders = list_folders(path)
     if not folders:
         raise DataError(f"{path}: expected a directory for each class, got none")
-    may_be_splits = source.group is None  # else what lies in a class's directory may be one for each group
+    may_be_splits = source.group is None  # otherwise a class's directory may contain one for each group
     if list_folders(path / source.train_split) or (may_be_splits and all(map(_is_split, folders))):
         splits = {folder.name: folder for folder in folders if list_folders(folder)}
     else:
         splits = {ALL: path}
     used = [splits[name] for name in (source.train_split, source.test_split or "test") if name in splits] or [path]
     found = {get_class(folder): folder for split in used for folder in list_folders(split)}
-    if source.classes is not None:  # of others not even the names of files are read
+    if source.classes is not None:  # other classes' file names are not even read
         classes = tuple(sorted(name for name in found if name in source.classes))
         if not classes:
             raise DataError(f"{path}: expected a directory for one of data.classes at least, got none")
@@ -81,7 +81,7 @@ def _open_part(path: Path, classes: tuple[str, ...], source: DataSource) -> Part
 
 
 def _name_folders(folders: Sequence[Path]) -> Mapping[str, Path]:
-    """The directories by the classes they stand for. Raises DataError for two of one class."""
+    """Returns the directories by the classes they stand for. Raises DataError for two of one class."""
     named: dict[str, Path] = {}
     for folder in folders:
         name = get_class(folder)
@@ -94,8 +94,8 @@ def _name_folders(folders: Sequence[Path]) -> Mapping[str, Path]:
 
 
 def _list_images(folder: Path, *, is_grouped: bool) -> tuple[list[Path], list[Path], list[Path]]:
-    """The images of a class, other files, and directories that are junk. Where samples are grouped, a class may have
-    folders of its own; any other directory is a DataError."""
+    """Returns the images of a class, other files, and directories that are junk. Where samples are grouped, a class may
+    have folders of its own; any other directory raises DataError."""
     images, others, junk = list[Path](), list[Path](), list[Path]()
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
@@ -120,13 +120,13 @@ def _list_classes(split: Path) -> list[Path]:
 
 
 def _holds_samples(folder: Path) -> bool:
-    """Whether there is an image in it, or a directory, which is a group's or a mistake."""
+    """Says whether the directory contains an image, or a directory, which is a group's or a mistake."""
     return _holds_images(folder) or bool(list_folders(folder))
 
 
 def _is_split(path: Path) -> bool:
-    """Whether it is the directory of a split, as `Train` or `val`, and of no class: with images one level further down
-    alone."""
+    """Says whether this is the directory of a split, as `Train` or `val`, and of no class: it has images only one level
+    further down."""
     return not _holds_images(path) and any(_holds_images(folder) for folder in list_folders(path))
 
 

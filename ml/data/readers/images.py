@@ -1,16 +1,16 @@
 """Image files, decoded one by one: the only place that knows Pillow.
 
-One rule makes pixels of any of the formats below:
+The same rules decode all formats below:
 
     turned        as the EXIF tag says
-    grey          1 bit and 8 bits: uint8 in one channel; 16 bits: float32, of which 65,535 is 1, or what `white` says
+    grey          1 bit and 8 bits: uint8 in one channel; 16 bits: float32, where 65,535 is 1, or the value of `white`
     colour        RGB in three channels, uint8: palettes are looked up, CMYK and other spaces converted without their
                   profiles, and of 16 bits the upper 8 are kept
-    transparent   what is transparent is not: alpha is dropped, and the colour beneath shows
-    pages         the first page or frame, or the one that `page` says
-    refused       pixels of 32 bits and of floats, whose range nobody knows
+    transparent   alpha is dropped, and the colour beneath shows
+    pages         the first page or frame, or the one that `page` names
+    refused       pixels of 32 bits and of floats, whose range is not known
 
-An image is measured by its header before memory is taken for it.
+The size in an image's header is checked before memory is taken for it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 MAX_PIXELS = 1 << 26  # 8192 x 8192; a few bytes of PNG can claim more than any memory holds
-DECODED_BYTES = 4  # that Pillow takes for a pixel of colour, before anything is made of it
+DECODED_BYTES = 4  # bytes that Pillow takes for a pixel of colour
 WHITE = 65_535  # of 16 bits
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "TIFF", "WEBP", "PPM")
 SUFFIXES = frozenset(
@@ -48,7 +48,7 @@ SUFFIXES = frozenset(
 _GREY = frozenset(("1", "L", "LA", "La"))
 _GREY_16 = frozenset(("I;16", "I;16L", "I;16B", "I;16N"))
 _COLOUR = frozenset(("P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "HSV", "LAB"))
-_TURNED = range(5, 9)  # orientations by which height and width change places
+_TURNED = range(5, 9)  # orientations that swap height and width
 _ORIENTATION = 0x0112
 _TAGS_OF_PNG = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")
 _BROKEN = (
@@ -63,8 +63,8 @@ GetEncoded = Callable[[int], Encoded]
 
 @dataclass(frozen=True, slots=True)
 class ImageRules:
-    """What a site says of its image files: the `page` to read, from 1, the first where it is None; the value of 16 bits
-    that is `white`; and whether what is resized `is_rounded` to 8 bits."""
+    """A site's rules for its image files: the `page` to read, from 1, None for the first; the value of 16 bits that is
+    `white`; and whether resized images are rounded to 8 bits (`is_rounded`)."""
 
     page: int | None = None
     white: int = WHITE
@@ -72,7 +72,8 @@ class ImageRules:
 
     @classmethod
     def from_mapping(cls, images: object) -> ImageRules:
-        """Read `{page: 2, white: 4095, pixels: uint8}`, of which each may be left out or null. Raises DataError."""
+        """Reads `{page: 2, white: 4095, pixels: uint8}`, in which each key may be left out or null. Raises
+        DataError."""
         if images is None:
             return cls()
         if not isinstance(images, Mapping):
@@ -94,8 +95,8 @@ AS_THEY_ARE = ImageRules()
 
 @dataclass(frozen=True, slots=True)
 class ImageHeader:
-    """An image as its header describes it: its shape once it is turned, whether it `is_deep`, grey of 16 bits, and how
-    many pages or frames its file has."""
+    """The description of an image by its header: its shape after turning it upright, whether it is grey of 16 bits
+    (`is_deep`), and how many pages or frames its file has."""
 
     shape: Shape
     is_deep: bool
@@ -105,17 +106,18 @@ class ImageHeader:
 def decode_image(
     encoded: Encoded, place: str, max_pixels: int = MAX_PIXELS, rules: ImageRules = AS_THEY_ARE
 ) -> Samples:
-    """One image of at most `max_pixels` as uint8 or float32 [C, H, W], C = 1 or 3. Raises DataError naming `place`."""
+    """Decodes one image of at most `max_pixels` to uint8 or float32 [C, H, W], C = 1 or 3. Raises DataError naming
+    `place`."""
     from PIL import ImageOps
 
     with _opened(encoded, place, max_pixels, rules) as image:
-        image.load()  # which turns a TIFF already
+        image.load()  # loading turns a TIFF already
         ImageOps.exif_transpose(image, in_place=True)
         return _to_array(image, place, rules)
 
 
 def read_header(encoded: Encoded, place: str, rules: ImageRules = AS_THEY_ARE) -> ImageHeader:
-    """The header of an image, whose pixels are not decoded. Raises DataError naming `place`."""
+    """Reads the header of an image, without decoding its pixels. Raises DataError naming `place`."""
     with _opened(encoded, place, MAX_PIXELS, rules) as image:
         is_deep = _is_deep(image)
         if not is_deep and image.mode not in _GREY | _COLOUR:
@@ -128,7 +130,7 @@ def read_header(encoded: Encoded, place: str, rules: ImageRules = AS_THEY_ARE) -
 
 
 def describe_decoder() -> str:
-    """The versions of what decodes, by which the same file may become other pixels."""
+    """Returns the versions of the decoding libraries: another version may decode the same file to other pixels."""
     from PIL import features
 
     names = ("jpg", "libjpeg_turbo", "zlib", "webp", "libtiff")
@@ -137,14 +139,14 @@ def describe_decoder() -> str:
 
 @contextmanager
 def _opened(encoded: Encoded, place: str, max_pixels: int, rules: ImageRules) -> Iterator[Image]:
-    """The page of an image file that the rules say, small enough to be decoded. Raises DataError for that, and for what
-    is broken within."""
+    """Opens the page of an image file that the rules name, if it is small enough to be decoded. Raises DataError
+    otherwise, and for a broken image within the context."""
     from PIL import Image
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of large images, for which our limit is lower, and of odd metadata
-            # By a path Pillow would map a TIFF that is not packed, and then turns its pixels into others.
+            warnings.simplefilter("ignore")  # about large images, for which our limit is lower, and odd metadata
+            # Given a path, Pillow would map an uncompressed TIFF, and turning the image would change its pixels.
             with _open(encoded) as file, Image.open(file, formats=FORMATS) as image:
                 if rules.page is not None:
                     num_pages = getattr(image, "n_frames", 1)
@@ -162,7 +164,7 @@ def _opened(encoded: Encoded, place: str, max_pixels: int, rules: ImageRules) ->
 
 
 def hash_encoded(encoded: Encoded, place: str) -> bytes:
-    """SHA-256 of an image as it lies there. Raises DataError."""
+    """Returns the SHA-256 of an encoded image. Raises DataError."""
     if isinstance(encoded, bytes):
         return sha256(encoded).digest()
     try:
@@ -184,17 +186,17 @@ def _validate_size(image: Image, place: str, max_pixels: int) -> None:
 
 
 def _is_deep(image: Image) -> bool:
-    return image.mode in _GREY_16 or (image.mode == "I" and image.format == "PPM")  # brought to 16 bits by Pillow
+    return image.mode in _GREY_16 or (image.mode == "I" and image.format == "PPM")  # Pillow converts it to 16 bits
 
 
 def _count_pages(image: Image) -> int:
-    """Those that a person would ask for: what a camera adds to its JPEG, as a preview, is none."""
+    """Counts the pages that a user can ask for, without the preview that a camera adds to a JPEG."""
     return 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
 
 
 def _read_orientation(image: Image, encoded: Encoded) -> int | None:
-    """The EXIF tag, None where the size is that of the upright image already. A PNG may have the tag behind its pixels,
-    which are then decoded to get there."""
+    """Returns the EXIF tag, None where the size is that of the upright image already. In a PNG the tag may follow the
+    pixels, which are then decoded to reach it."""
     if image.format == "TIFF":
         return None
     if image.format == "PNG":

@@ -50,7 +50,7 @@ _SIZES = ("_64", "_128", "_224")
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits train, val and test of a published file."""
+    """Opens the splits train, val and test of a published file."""
     source.refuse_columns()
     path = find_archive(source.get_path())
     name = path.stem

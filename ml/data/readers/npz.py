@@ -2,8 +2,8 @@
 `y` has a class for each sample, or by the run's task [N, T], several labels of 0 and 1 or several numbers.
 `data.path` is the file, or a directory in which it is the only one of its kind.
 
-Object arrays, which are pickles, are refused. A member is measured by its header before memory is taken for it, and the
-header by its length: a kilobyte of an archive can hold a megabyte of either.
+Object arrays, which are pickles, are refused. The size in a member's header is checked before memory is taken for the
+member, and the header's own length before that: a kilobyte of an archive can unpack to a megabyte of either.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ml.data.source import ALL, DataSource
 from ml.errors import DataError, suggest
 from ml.tasks import CLASSIFICATION
 
-MAX_HEADER_BYTES = 10_000  # numpy reads no more of one, but unpacks all of it first
+MAX_HEADER_BYTES = 10_000  # numpy refuses a longer header, but unpacks all of it first
 _BROKEN = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, tokenize.TokenError, SyntaxError),
     *(ValueError, EOFError, RuntimeError, LookupError, TypeError, ArithmeticError),
@@ -44,8 +44,8 @@ _BROKEN = (
 
 @dataclass(frozen=True, slots=True)
 class NpzFile:
-    """An archive whose members are read one by one, each of at most `max_bytes`, or what memory there is. Raises
-    DataError, naming file and member."""
+    """An archive whose members are read one by one, each of at most `max_bytes` or the free memory. Raises DataError,
+    naming file and member."""
 
     path: Path
     names: tuple[str, ...]
@@ -66,7 +66,7 @@ class NpzFile:
         return f"{self.path}: {name}"
 
     def get_shape(self, name: str) -> tuple[int, ...]:
-        """The shape in the header, which the member's size bears out."""
+        """Returns the shape in the header, checked against the member's size."""
         with self._open(name) as member:
             return member.shape
 
@@ -83,7 +83,7 @@ class NpzFile:
 
     @contextmanager
     def _open(self, name: str) -> Iterator[_Member]:
-        """A member at its beginning, its header checked."""
+        """Opens a member at its beginning, and checks its header."""
         if name not in self.names:
             raise DataError(f"{self.path}: expected an array {name} (got {', '.join(self.names) or 'none'})")
         place = self.get_place(name)
@@ -107,7 +107,7 @@ class _Member(NamedTuple):
 
 
 def _read_header(file: IO[bytes], size: int, place: str) -> tuple[tuple[int, ...], int]:
-    """The shape of an array, and its bytes."""
+    """Returns the shape of an array, and the number of its bytes."""
     version = npy.read_magic(file)
     length = file.read(2 if version == (1, 0) else 4)
     header_bytes = int.from_bytes(length, "little")
@@ -125,13 +125,14 @@ def _read_header(file: IO[bytes], size: int, place: str) -> tuple[tuple[int, ...
 
 
 def find_archive(path: Path) -> Path:
-    """The archive that `path` is or, as a directory, holds; `path` itself where there is none, or more than one."""
+    """Returns the archive that `path` is or, as a directory, contains; `path` itself where there is none, or more than
+    one."""
     found = [file for file in path.glob("*.npz") if not file.name.startswith(".")] if path.is_dir() else []
     return found[0] if len(found) == 1 else path
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits of an archive by the names of its arrays."""
+    """Opens the splits of an archive by the names of its arrays."""
     source.refuse_columns()
     file = NpzFile.open(find_archive(source.get_path()))
     keys = {ALL: ("x", "y")} if "x" in file.names and "y" in file.names else {}
@@ -155,8 +156,8 @@ def _open_classes(file: NpzFile, x: str, y: str, source: DataSource) -> Part:
 
 
 def _read_groups(file: NpzFile, x: str, source: DataSource, num_samples: int) -> list[str] | None:
-    """The group of each sample in the member that `data.group` names, or for a split in that of its ending. Raises
-    DataError."""
+    """Reads the group of each sample from the member that `data.group` names or, for a split, from the member of that
+    name with the split's ending. Raises DataError."""
     if source.group is None:
         return None
     name = "/".join(source.group)
@@ -173,7 +174,7 @@ def _read_groups(file: NpzFile, x: str, source: DataSource, num_samples: int) ->
 
 
 def read_classes(file: NpzFile) -> tuple[str, ...] | None:
-    """The names in member `classes`, if it is there."""
+    """Returns the names in member `classes`, None where there is none."""
     if "classes" not in file.names:
         return None
     names = file.read("classes")
@@ -183,8 +184,8 @@ def read_classes(file: NpzFile) -> tuple[str, ...] | None:
 
 
 def read_outputs(file: NpzFile, y: str, num_samples: int, source: DataSource) -> tuple[Outputs, tuple[str, ...]]:
-    """The labels or targets [N, T] in member `y`, which may be [N] where there is one, and what member `classes` calls
-    them, or else their numbers. Raises DataError."""
+    """Returns the labels or targets [N, T] in member `y`, which may be [N] where there is one, and their names from
+    member `classes`, or else their numbers. Raises DataError."""
     array, place = file.read(y), file.get_place(y)
     if array.dtype.kind not in "buif":
         raise DataError(f"{place}: expected numbers, got {array.dtype}")
@@ -213,7 +214,7 @@ def _open_outputs(file: NpzFile, x: str, y: str, source: DataSource) -> Part:
 
 
 def open_part(file: NpzFile, x: str, y: str) -> Part:
-    """The samples in member `x` with the labels in member `y`."""
+    """Returns a part with the samples in member `x` and the labels in member `y`."""
     shape = file.get_shape(x)
 
     def read(_: Shape | None) -> Samples:

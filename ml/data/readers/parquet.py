@@ -1,7 +1,8 @@
 """Parquet: one file, or a directory of them, with numeric columns or Hugging Face's images.
 
 In a directory, a file belongs to the split that its name begins with (`train-00000-of-00002.parquet`, as on the Hugging
-Face hub) or that its own directory is called (`train/part-0.parquet`). Files whose names say nothing are one data set.
+Face hub) or to the split named by its directory (`train/part-0.parquet`). Files without the name of a split are one
+data set.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ml.errors import DataError
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits by the names of files or directories."""
+    """Opens the splits by the names of files or directories."""
     path, splits = source.get_path(), _list_splits(source)
     first = _open_columns(next(iter(splits.values()))[:1])
     classes = first.find_classes(source)
@@ -27,7 +28,7 @@ def open_parts(source: DataSource) -> Parts:
 
 
 def open_table(source: DataSource) -> RawTable | None:
-    """The files of the training split, whatever their columns are; None of images. Raises DataError."""
+    """Opens the files of the training split, with all columns; None where samples are images. Raises DataError."""
     splits = _list_splits(source)
     return _open_columns(splits.get(source.train_split) or next(iter(splits.values()))).open_table(source)
 
@@ -61,12 +62,12 @@ def _open_part(files: Sequence[Path], source: DataSource) -> Part:
 
 
 def _measure(opened: Any, name: str) -> int:
-    """The bytes that a column of a file takes, by what the file says of itself; of text and images, whose rows have
-    each their own, that is what all columns take."""
+    """Returns the bytes that a column of a file takes, by the file's own metadata. For text and images, whose rows
+    differ in size, it is the size of all columns."""
     try:
         return int(opened.metadata.num_rows * opened.schema_arrow.field(name).type.bit_width // 8)
     except ValueError:
-        groups = range(opened.metadata.num_row_groups)  # and never their columns: of a broken one pyarrow ends us
+        groups = range(opened.metadata.num_row_groups)  # not of columns: broken ones end the process
         return int(sum(opened.metadata.row_group(g).total_byte_size for g in groups))
 
 

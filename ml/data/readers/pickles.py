@@ -1,8 +1,8 @@
 """Pickles of arrays, lists and text, as CIFAR's python batches are, read without running anything.
 
 A pickle is a program. This reader lets it push numbers, text, bytes, lists, tuples and dicts, and rebuild numpy arrays
-of plain numbers; the operations it may use are listed, the four names it may call are stand-ins of ours, and nothing it
-says is looked up in a module. Everything else is refused at its byte before the program starts.
+of plain numbers. It allows only listed operations, replaces the four names that a pickle may call by stand-ins of ours,
+and looks up no name in a module. A pickle with any other operation is refused before it starts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from ml.errors import DataError
 
-# Protocols 0 to 3, less what makes objects of classes (INST, OBJ, NEWOBJ), asks for others (PERSID) or extends (EXT).
+# Protocols 0 to 3 without operations that make objects of classes (INST, OBJ, NEWOBJ), or use PERSID or EXT.
 _OPERATIONS = frozenset(
     (
         *("PROTO", "MARK", "STOP", "POP", "NONE", "NEWTRUE", "NEWFALSE", "DICT", "EMPTY_DICT", "SETITEM", "SETITEMS"),
@@ -41,7 +41,7 @@ _BROKEN = (
 
 
 def load_pickle(path: Path) -> Any:
-    """The content of the file; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError,
+    """Returns the content of the file; texts of Python 2 are bytes, arrays are `ndarray` of numbers. Raises DataError,
     OSError."""
     data = path.read_bytes()
     with warnings.catch_warnings():
@@ -59,8 +59,8 @@ def load_pickle(path: Path) -> Any:
 
 
 def _take(value: Any, path: Path) -> Any:
-    """The value without its stand-in, where it is a number, text, an array, or a list of numbers and text. Raises
-    DataError."""
+    """Returns the value itself in place of its stand-in, if it is a number, text, an array, or a list of numbers and
+    text. Raises DataError."""
     if isinstance(value, _Array):
         return value.value
     if isinstance(value, _PLAIN) or (isinstance(value, list) and all(isinstance(item, _PLAIN) for item in value)):
@@ -69,7 +69,7 @@ def _take(value: Any, path: Path) -> Any:
 
 
 def _validate(data: bytes, path: Path) -> None:
-    """Go through the program without running it. Raises DataError at the first operation that is not allowed."""
+    """Checks the pickle's program without running it. Raises DataError at the first operation that is not allowed."""
     place = 0
     try:
         for operation, argument, at in pickletools.genops(data):
@@ -83,7 +83,7 @@ def _validate(data: bytes, path: Path) -> None:
                     f"{path}: byte {place}: expected a pickle of arrays, lists and text alone, "
                     f"got a call of {'.'.join(str(argument).split(' ', 1))!r}"
                 )
-            # The place of a remembered object is a number of the file's choice, and memory is taken up to it.
+            # The file chooses the number of a memoised object, and memory is taken up to that number.
             if "PUT" in operation.name and not 0 <= int(argument or 0) <= len(data):
                 raise DataError(f"{path}: byte {place}: expected at most {len(data)} objects, got number {argument}")
     except (ValueError, EOFError, IndexError, OverflowError) as error:
@@ -102,7 +102,8 @@ class _Reader(pickle.Unpickler):
 
 
 class _StandIn:
-    """What a pickle gets for a name it may call: made anew each time, and not to be changed by it."""
+    """A harmless object that replaces a name which a pickle may call. Each pickle gets new ones, and cannot change
+    them."""
 
     __slots__ = ("_make",)
 
@@ -123,7 +124,7 @@ class _Dtype:
 
     def __init__(self, name: Any, *_: Any) -> None:
         text = name.decode("ascii") if isinstance(name, bytes) else name
-        if not isinstance(text, str) or _NUMBERS.fullmatch(text) is None:  # numpy would parse whatever it is given
+        if not isinstance(text, str) or _NUMBERS.fullmatch(text) is None:  # numpy would parse any text
             raise pickle.UnpicklingError(f"an array of {text!r}")
         self.value = np.dtype(text)
 

@@ -30,7 +30,7 @@ _BROKEN = (
 
 
 def open_parts(source: DataSource) -> Parts:
-    """The splits by the names of the files in the directory."""
+    """Opens the splits by the names of the files in the directory."""
     source.refuse_columns()
     path = source.get_path()
     files = sorted(path.glob(f"*{_ENDING}"))
@@ -67,7 +67,7 @@ def _get_shapes(file: Path) -> dict[str, tuple[int, ...]]:
     from scipy.io.matlab import MatReadError
 
     try:
-        with bounded(str(file)):  # sizes in the file are taken for what they say
+        with bounded(str(file)):  # scipy trusts the sizes in the file
             return {name: tuple(shape) for name, shape, _ in whosmat(file, appendmat=False)}
     except (*_BROKEN, MatReadError) as error:
         raise DataError(f"{file}: not a readable MATLAB file (up to version 7): {error}") from error
