@@ -86,10 +86,10 @@ _PLACES = {
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # a type checker knows the names above, and finds fault with any other
+if not TYPE_CHECKING:  # a type checker knows the names above, and reports any other
 
     def __getattr__(name: str) -> Any:
-        """Imports what is asked for, and keeps it."""
+        """Imports the object of this name on its first use, and keeps it."""
         if name == "__version__":
             value: Any = _read_version()
         elif name in _MODULES:
