@@ -53,7 +53,7 @@ ARGUMENTS = ("-P", "-u", str(Path(__file__)))
 
 
 def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
-    """The configuration of a fake worker."""
+    """Makes the configuration of a fake worker."""
     settings: dict[str, Any] = {
         "method": {"name": "fake"},
         "model": {"name": "number"},
@@ -70,7 +70,7 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
 
 
 def always(config: WorkerConfig) -> Callable[[RunTask], WorkerConfig]:
-    """The same worker in whichever run."""
+    """Returns a function that configures the same worker for every run."""
     return lambda task: config
 
 
@@ -95,25 +95,25 @@ class FakeClient:
         self._before: float | None = None
 
     def take_own(self, trained: Arrays, /, *, lends: bool) -> None:
-        """Has none."""
+        """Does nothing: it has no model of its own."""
 
     def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays:
-        """The number in the aggregate, and the other."""
+        """Returns the number in the aggregate, and the other."""
         if "model/w" not in aggregate:
             raise MlError("expected an array 'model/w'")
         return {"told": aggregate["model/w"] + min_samples}
 
     def validate_common(self, round_number: int, /) -> None:
-        """Nothing goes by a common model."""
+        """Accepts any round: nothing depends on a common model."""
 
     def note_common(self, round_number: int, aggregate: Arrays | None, /) -> None:
-        """Nor is one kept."""
+        """Keeps no common model."""
 
     def go_on_from(self, arrays: Arrays, /) -> None:
         self.load_state_arrays(arrays)
 
     def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None:
-        """Nothing is hidden."""
+        """Plans no noise."""
         return None
 
     def train(
@@ -239,7 +239,7 @@ class FakeClient:
         return []
 
     def keep_answers(self) -> Callable[[], Measures | None]:
-        """To two samples, one of which is right; the loss says where the client stands."""
+        """Returns measures of two samples, one of which is right; the loss shows the client's state."""
         number = self._number
         return lambda: Measures(2, 1, number, 0.25, 0.1, [[1, 1], [0, 0]], [None, None], [None, None])
 
@@ -268,7 +268,7 @@ class FakeClient:
 
 
 def be_on_slow_disk(seconds: float) -> Faults:
-    """A disk that takes so long before it begins to write a checkpoint."""
+    """Returns faults that delay each write of a checkpoint by so many seconds."""
 
     def reach(step: str) -> None:
         if step.endswith(".begin"):

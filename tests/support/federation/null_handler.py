@@ -10,7 +10,8 @@ from node.p2p.transport.base import BlobNotFound, Message
 
 
 class NullHandler:
-    """See `node.p2p.transport.base.Handler`. Whoever wants to hear or give something overrides what that takes."""
+    """A handler as in `node.p2p.transport.base.Handler` that ignores messages and holds nothing. Subclasses override
+    what they need."""
 
     def on_message(self, peer: Id, message: Message) -> None: ...
 
