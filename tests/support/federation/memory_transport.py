@@ -250,7 +250,7 @@ class MemoryTransport:
             self._outboxes.clear()
             self._network.settle()
 
-    # ---- pushing
+    # Pushing
 
     def post(self, peer: Id, message: Message) -> None:
         validate_size(message)
