@@ -12,7 +12,7 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code; errors are printed on stderr, at one place in the code."""
+    """Runs the command line and returns its exit code; errors are printed on stderr."""
     if os.getpid() == 1:
         _heed_sigterm()
     for stream in (sys.stdout, sys.stderr):
