@@ -28,7 +28,7 @@ from ml.bounds.checks import check
 from ml.errors import BoundError
 from support.theory.checks import check_at_least
 
-MAX_ERROR = 1e-9  # of the sum of shares
+MAX_ERROR = 1e-9  # allowed error of the sum of shares
 
 
 def compute_max_lr(updates: int, smoothness: float, beta2: float) -> float:
