@@ -1,4 +1,4 @@
-"""`fednode.aconnect`: a running node, asked from coroutines. Threads ask and wait, so the loop goes on meanwhile."""
+"""`fednode.aconnect`: a running node, used from coroutines. Calls wait in threads, so the loop runs on meanwhile."""
 
 from __future__ import annotations
 

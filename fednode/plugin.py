@@ -3,7 +3,7 @@
     from fednode.plugin import ModelSpec, ModelHyperparameters, number     # in the module of the spec: numpy alone
     from fednode.plugin import SharesModel, Batch, Prepared                # in the module that trains: loads torch
 
-Each is imported when it is asked for, so that a module of specs never loads torch.
+Each name is imported on its first use, so that a module of specs never loads torch.
 """
 
 from __future__ import annotations

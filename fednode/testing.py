@@ -6,8 +6,8 @@
         check_method(MySpec)                      # or "my-method", the name of an installed entry point
         check_model("my_package.nets:make", input_shape=(1, 28, 28), num_classes=10)
 
-What does not conform raises `DoesNotConform`, an AssertionError that says what was expected and what was found. Needs
-no pytest, no network and no more than some seconds, on the digits that come with scikit-learn.
+A fault raises `DoesNotConform`, an AssertionError that says what was expected and what was found. The checks need no
+pytest, no network and no more than some seconds, on the digits that come with scikit-learn.
 """
 
 from __future__ import annotations
