@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 AnyFigure = Figure | AnswersFigure | EmbeddingFigure
 Drawn = tuple["Canvas", dict[str, str]]
 
-MOST_WRITTEN = 12  # at most so many classes have their counts and names written
+MOST_WRITTEN = 12  # classes, up to which counts and names are written
 MOST_NAMED = 24  # at most so many classes fit a legend
 _MARKERS = "osD^vPX*"
 _EVERYONES = "*"  # the mark of a prototype without an author
@@ -122,7 +122,7 @@ def _draw_boxes(axes: Axes, panel: Panel, j: int, look: dict[str, Any]) -> Any:
 
 
 def summarise(values: Sequence[float]) -> tuple[float, ...]:
-    """The least, the quartiles with the median between them, and the greatest."""
+    """Returns the least, the quartiles with the median between them, and the greatest."""
     return tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist())
 
 

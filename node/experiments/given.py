@@ -31,13 +31,14 @@ class Part:
     swept: dict[str, Given] = field(default_factory=dict)
 
     def choose(self, known: Iterable[str]) -> dict[str, Given]:
-        """All that count for one that has the settings `known`, the later of those given more than once."""
+        """Returns all settings that apply to a method or attack with the settings `known`; of those given more than
+        once, the last."""
         known = frozenset(known)
         given = _override({key: value for key, value in self.shared.items() if key in known}, self.own)
         return _override(given, {key: value for key, value in self.swept.items() if key in known})
 
     def list_given_twice(self) -> list[str]:
-        """Those of its own entry that are swept as well."""
+        """Lists the settings of its own entry that are swept as well."""
         return [key for key in self.swept if key in self.own]
 
 
@@ -82,7 +83,7 @@ def _place(settings: Mapping[str, Any], keys: Keys) -> dict[str, Given]:
 
 
 def _override(given: dict[str, Given], stronger: Mapping[str, Given]) -> dict[str, Given]:
-    """Both, the second before the first; local work in iterations takes the place of local work in epochs."""
+    """Returns both, the second before the first; local work in iterations replaces local work in epochs."""
     for key, other in (("local_iterations", "local_epochs"), ("local_epochs", "local_iterations")):
         if key in stronger and other not in stronger:
             given = {name: value for name, value in given.items() if name != other}

@@ -1,7 +1,7 @@
 """The local work of a run, reckoned from its settings and how many samples each client has: epochs, and mini-batch
 steps, by height.
 
-Before FedEDS's round 1 there is that of the model's warm-up and of the encryptor, whose epochs count as any others do.
+FedEDS also warms the model up and trains the encryptor before round 1; their epochs count as any others do.
 """
 
 from __future__ import annotations

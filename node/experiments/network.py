@@ -1,18 +1,18 @@
-"""Seconds that a run would have taken over a network, reckoned after it from its rounds and bytes.
+"""Seconds that a run would have taken over a network, computed after it from its rounds and bytes.
 
-Nothing here is part of a run: of one run's result all networks may be asked. A round takes its local work, and then
+The network is no part of a run: one result can be computed for any network. A round takes its local work, and then
 
     over a server     what is voted on goes up, the server waits for the slowest client, and the aggregate comes down,
                       taken to be as large as one client's contribution; what clients pull of each other comes after it
     without one       everything goes from peer to peer, and all wait for the slowest
 
-Heights before round 1, at which FedEDS shares its encrypted sets, have no server: those go from peer to peer. With N
-clients, a voted payload is sent once and received N - 1 times, one on demand is sent as often as it is received. So of
-S bytes sent and R received, by all, (R - S) / (N - 2) are voted on; of two clients everything is, unless the method
-pulls from peers.
+Heights before round 1, at which FedEDS shares its encrypted sets, have no server: those payloads go from peer to peer.
+With N clients, a voted payload is sent once and received N - 1 times, one on demand is sent as often as it is received.
+So of S bytes sent and R received, by all, (R - S) / (N - 2) are voted on; with two clients all of them are, unless the
+method pulls from peers.
 
-A link has the bandwidth of its client's access and is idle when something comes; that clients share the server's own
-is for `up_mbit` and `down_mbit` to say. Mining and voting are not reckoned with.
+A link has the bandwidth of its client's access and is idle when a transfer begins; `up_mbit` and `down_mbit` have to
+account for a server's access that clients share. Mining and voting are left out.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ from node.experiments.sections import DataItem, ExperimentFile, MethodItem, Name
 VERSION = version("fednode")
 FORMAT = 1  # of the ids of runs and of their results; raised when the same configuration no longer means the same run
 MAX_POINTS = 100_000
-MEASURED = {"eval_every": 1, "test_samples": None, "alone_until": None}  # what is measured, and the default
+MEASURED = {"eval_every": 1, "test_samples": None, "alone_until": None}  # the usual values of what is measured
 NO_ATTACK = "none"  # the name of the absence of an attack on the axis of attacks
 ID_CHARS = 16
 

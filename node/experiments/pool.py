@@ -1,7 +1,7 @@
-"""A pool of processes that each do one piece of work after another. One that dies takes nothing else along.
+"""A pool of processes that each do one piece of work after another. One that dies affects no other.
 
-Each process is started afresh (`spawn`: torch does not survive a fork), computes on one thread, and is told what to
-do over a pipe. It ends by itself when its parent is gone.
+Each process starts from nothing (`spawn`: torch does not survive a fork), computes on one thread, and receives its work
+over a pipe. It ends by itself when its parent is gone.
 """
 
 from __future__ import annotations

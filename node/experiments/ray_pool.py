@@ -1,8 +1,8 @@
 """Work on the machines of a Ray cluster, with the events that a pool of processes has.
 
-A piece is a task, and Ray finds room for it. Whether a machine is alive is Ray's to know as well; what a lost one, or
-one that hangs, was at work on is asked for again here. So a piece may be done twice, and its outcome comes once. Each
-machine needs this version of fednode, and data at the same paths.
+A piece is a Ray task, and Ray schedules it. Ray also detects lost machines; the piece of a lost or hanging machine is
+submitted again here. So a piece may be done twice, but its outcome is yielded once. Each machine needs this version of
+fednode, and data at the same paths.
 """
 
 from __future__ import annotations

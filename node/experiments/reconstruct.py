@@ -11,8 +11,8 @@ layer, genesis, the initial model. Half of the shared samples are held out, and 
                           on its own samples, a decoder on what those make of its samples, and applies it to the set
     16 pairs, 64 pairs …  it has that many of the victim's samples in the clear, and trains a decoder on those alone
 
-The last is no far-fetched case: a record that a patient shows, a published case, a former colleague. Each attack is a
-first attempt of minutes, so what it gets is what a set gives away at least.
+The last case is realistic: a record that a patient shows, a published case, a former colleague. Each attack is a first
+attempt of minutes, so its result is the least that a set reveals.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ MEAN, CLASS_MEAN, AS_IT_IS, NO_PAIRS = "mean image", "mean of the class", "x' as
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """The effort of the attacker: numbers of known pairs beside half of the set, the number of encryptors of its own,
+    """The effort of the attacker: numbers of known pairs to try besides half of the set, the number of own encryptors,
     and steps, width and learning rate of each decoder."""
 
     pairs: Sequence[int] = PAIRS

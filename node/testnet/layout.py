@@ -360,7 +360,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "seed": get_client_seed(spec.seed, i),
             "threads": 1,
             **({"compare_local": True, "answer_by": MIXED} if "columns" in genesis.run.input else {}),
-            **({"plugins": plugins} if plugins else {}),  # who made the network asked for them
+            **({"plugins": plugins} if plugins else {}),  # whoever made the network asked for them
         },
         "data": {**data, "partition": parse_partition(spec.partition).to_mapping() | part},
         "consensus": {

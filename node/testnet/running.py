@@ -1,8 +1,8 @@
 """Running demos on this machine, also from another terminal: lists them, shows how their nodes fare, and ends them.
 
 A demo holds a lock on a file in its directory as long as it lives, and writes its process id into it. So an id read
-while the lock is held is that of a demo and of nobody else. Nodes whose demo was killed still answer on their
-sockets; they are ended by the process id that they give there.
+while the lock is held is certainly that of a demo. Nodes whose demo was killed still answer on their sockets; they are
+ended by the process id in their answer.
 """
 
 from __future__ import annotations

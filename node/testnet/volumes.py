@@ -41,7 +41,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class VolumesMade:
-    """What the volumes hold, and whether it was made just now."""
+    """The volumes' federation, and whether it was made just now."""
 
     chain_id: str
     num_nodes: int

@@ -90,7 +90,7 @@ def read_site(path: Path) -> dict[str, bytes]:
     from node.ledger.backup import SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY
 
     config = load_config(path, (), os.environ)
-    open_identity(config)  # which refuses one that others may read, or that is none
+    open_identity(config)  # raises where others may read the key, or the file holds none
     site = {SITE_CONFIG: path.read_bytes(), SITE_KEY: config.node.identity_key_file.read_bytes()}
     if open_spare(config) is not None:  # after a rotation this one is in force
         site[SITE_SPARE_KEY] = config.node.spare_key_file.read_bytes()

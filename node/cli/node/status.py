@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from node.admin.client import AdminClient
     from node.pb import admin_pb2 as pb
 
-MAX_TRANSFERS = 12  # of a screen
+MAX_TRANSFERS = 12  # on a screen
 MAX_NOT_AWAITED = 6
 MAX_LINES = 100  # for what an operator should know first
 

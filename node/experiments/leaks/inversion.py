@@ -1,17 +1,17 @@
 """`fednode experiment attack inversion`: what an attacker recovers of a site's samples from its prototypes.
 
 The attacker is the other member. It has the prototypes that the site sent last, with their classes, and samples of its
-own, and an embedding: with DFPL its own model's, as the site's never leaves it, or the site's, as if that had got out;
-with MP-FedCL that of the model that the site sends beside them. For each prototype it gives an image:
+own, and an embedding: with DFPL its own model's, as the site's never leaves it, or the site's, as if that had leaked;
+with MP-FedCL that of the model that the site sends with them. For each prototype it makes an image:
 
     mean of the class     of its own samples: what is known without any prototype
     decoder               a small network, trained to undo the embedding on its own samples, applied to the prototype
     matched               an image that gradient descent draws from the decoder's to where its embedding is nearest to
                           the prototype, held back a little to where it began
 
-A prototype of several samples is none of theirs, so an image is measured against the nearest of those that the site has
-of that class: its PSNR, and whether that one is nearer than all held-out samples of the class. Of guesses as many are
-as there are samples of the site's among all. Each attack is a first attempt of seconds.
+A prototype of several samples equals none of them, so an image is compared with the nearest of the site's samples of
+that class: its PSNR, and whether that sample is nearer than all held-out samples of the class. By chance this is so as
+often as the site's samples are among all. Each attack is a first attempt of seconds.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ score is to be higher for samples that the site has:
                           Yeom, Giacomelli, Fredrikson, Jha, *Privacy Risk in Machine Learning*, 2018
 
 The area under the ROC curve over all samples of the site and all held out, one threshold for all classes, is 0.5 where
-nothing is told and 1 where every member of the set is. Shadow models and earlier rounds would tell more.
+nothing is learned and 1 where every member of the set is recognised. Shadow models and earlier rounds would reveal
+more.
 """
 
 from __future__ import annotations

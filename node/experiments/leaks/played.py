@@ -1,9 +1,9 @@
 """A federation of two, played to its end: a site whose samples of each class are counted, and an attacker who reads all
 that members read.
 
-The samples of a data set are dealt anew for that: as many of each class as was asked to the site, `OWN` of each to the
-attacker, and up to `OWN` of each to nobody, who are held out. Site and attacker run the method as nodes do, and all
-that the site sends is kept.
+The samples of a data set are dealt again for that: to the site as many of each class as the caller asks for, to the
+attacker `OWN` of each, and up to `OWN` of each are held out. Site and attacker run the method as nodes do, and all that
+the site sends is kept.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Played:
         return freeze(self.site.state.model, self.last.model).eval()
 
     def represent(self, model: Model, x: Tensor) -> Tensor:
-        """Returns what the method compares with prototypes [N, D], by this model."""
+        """Returns the vectors [N, D] of samples that the method compares with prototypes, by this model."""
         return self.site.method.represent(State(model.eval(), self.site.state.data), x)
 
 

@@ -1,7 +1,7 @@
 """`fednode experiment attack property`: which classes a site has and of which it has more, told from what it sent.
 
 The site has none of half of the classes, and of the others from 2 samples to many, dealt by the seed. The attacker is
-the other member, and gives each class a score that is to be the higher the more samples the site has of it:
+the other member, and scores each class; the more samples the site has of it, the higher the score is to be:
 
     prototypes            those of absent classes are not there; of the others, minus the squared distance from the
                           site's last prototypes of the class to the mean embedding of the attacker's samples, as a mean
@@ -14,8 +14,8 @@ the other member, and gives each class a score that is to be the higher the more
     unit representations  the logarithm of the probability that the site's model gives the class, on the input that is
                           the same for all, summed over all rounds
 
-A class is taken to be there where its score is above the mean of all. Absent ones have minus infinity where the method
-says so itself.
+A class is taken to be present where its score is above the mean of all. Absent classes have minus infinity where the
+payload itself shows that they are absent.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ PORT = 7050
 CONFIG_DIR = "/etc/fednode"
 KEY_FILE = "/run/secrets/identity.key"
 DATA_DIR = "/data/chain"
-SOCKET_DIR = "/data/run"  # beside which `fednode status` looks, in a container whose working directory is /data
+SOCKET_DIR = "/data/run"  # where `fednode status` looks, in a container whose working directory is /data
 
 
 @dataclass(frozen=True, slots=True)
