@@ -1,9 +1,8 @@
 """Synthetic chains and geneses, made in seconds instead of rounds. A synthetic chain is valid, and nobody trained for
 it; it looks as a late node finds it. A synthetic genesis has no files, for federations in one process.
 
-One process signs for all members of a test network. Payloads are prototypes of noise; everything else is as real
-rounds leave it: contributions with their blobs, work, aggregates, certificates. `chain verify --deep` finds it
-sound.
+One process signs for all members of a test network. Payloads are prototypes of noise; everything else is as real rounds
+leave it: contributions with their blobs, work, aggregates, certificates. `chain verify --deep` finds it sound.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A hostile world for several heights of one federation whose members change on the way, from one seed (FEDERATION §5).
 
-What goes wrong is what goes wrong in `support.faults.scheduler`, and more: joiners fall silent, keys that are in force
-no more get into wrong hands and lie, liars show certificates that are none, and the power fails for all at the height
-of a change. Each site derives its own states and judges each height by the one before it. Checked are the invariants of
-each height and those of `support.federation.history`; that nobody is stuck is I16.
+The faults are those of `support.faults.scheduler`, and more: joiners fall silent, keys that are no longer in force are
+stolen and lie, liars show invalid certificates, and the power fails for all at the height of a change. Each site
+derives its own states and judges each height by the one before it. Checked are the invariants of each height and those
+of `support.federation.history`; I16 says that no site is stuck.
 """
 
 from __future__ import annotations
@@ -156,7 +156,7 @@ class ChangingWorld:
         return key.id
 
     def sign_really(self, vote: Vote) -> Vote:
-        """Really signs a liar's vote, as evidence needs it."""
+        """Signs a liar's vote with its real key, as evidence needs it."""
         return codec.sign_vote(
             self._signing[vote.voter],
             self.chain_id,
@@ -166,7 +166,7 @@ class ChangingWorld:
             block_id=vote.block_id,
         )
 
-    # ---- what sites ask
+    # ---- what sites request
 
     def get_stage(self, height: int) -> HeightStage:
         if height not in self._stages:
@@ -253,7 +253,7 @@ class ChangingWorld:
         """Draws whether an operator approves."""
         return self.rng.random() < self._agreement
 
-    # ---- what sites tell
+    # ---- what sites send
 
     def post(self, source: int, target: int, message: SiteMessage) -> None:
         if isinstance(message, Dossier):

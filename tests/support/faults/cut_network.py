@@ -4,7 +4,7 @@
         network.cut(["alice", "bob"], ["carol"])
         network.heal()
 
-What is cut vanishes without a word, as where a cable was pulled; what was on its way comes once it is healed.
+Cut links drop data silently, as where a cable was pulled; data that was on its way arrives once they are mended.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A real node that ends itself with SIGKILL at a durable step, and one that writes down what it hears.
+"""A real node that ends itself with SIGKILL at a durable step, and one that writes down what it receives.
 
     doomed_node --config node3.yaml --die-at append.written --times 2 --after justification.committed
     doomed_node --config node0.yaml --tap node0.tap
 
-It is `fednode start` but for a `Faults` that kills, and a transport that takes notes. A step of a checkpoint is the
-worker's, and ends the node with it, as if the machine had gone; with `--alone` only the worker.
+It is `fednode start` with a `Faults` that kills, and a transport that takes notes. A step of a checkpoint happens in
+the worker, and ends the node with it, as if the machine had failed; with `--alone` only the worker.
 """
 
 from __future__ import annotations

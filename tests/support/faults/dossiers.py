@@ -18,7 +18,7 @@ from chain.state import State
 
 GetBlockId = Callable[[int], Id | None]
 Order = tuple[int, int, Digest]  # the order in which miners take changes: by class, `made` and id
-RANKS = {Consent.PROOF: 1, Consent.REPLACEMENT: 2}  # the class of all others, which come first
+RANKS = {Consent.PROOF: 1, Consent.REPLACEMENT: 2}  # all others have class 0 and come first
 
 
 def approve(change_id: Digest, voter: Id) -> Approval:

@@ -291,7 +291,7 @@ def says_that_it_is_a_million_blocks_ahead() -> None:
 
 @trick
 def sends_garbage_and_forged_votes() -> None:
-    """Sends a bad vote of each kind with every status; peers then end its connection for a while."""
+    """Sends garbage and a forged vote with every status; peers then refuse its connection for a while."""
     _remember_services()
     honest = Gossip.get_status
 

@@ -1,5 +1,5 @@
-"""A federation of real nodes of which any may be made to die at a durable step, while all others write down what they
-hear; and what must hold of one that has died (PROTOCOL §8, §11.5)."""
+"""A federation of real nodes of which any can be made to die at a durable step, while all others write down what they
+receive; and the checks of a node that has died (PROTOCOL §8, §11.5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Members that lie: what they send to whom is up to the seed. They collude, and hear everything at once."""
+"""Members that lie: the seed decides what they send to whom. They collude, and learn everything at once."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The plan of what is to change in a federation while a schedule runs, and what becomes of those who take part.
 
-A site is known by its address: founders first, then whoever may join or replace. A plan is drawn so that I16 can be
-asked for: whatever part of it is executed, in whatever order, the honest who stay make a quorum. Where nobody lies and
-nobody falls silent on the way this is asked of the founders alone: from there on the rules of consent must see to it.
+A site is known by its address: founders first, then those that may join or replace. A plan is drawn so that I16 can be
+required: whichever part of it is executed, in any order, the honest sites that stay make a quorum. Where nobody lies or
+falls silent, this is required of the founders alone: from there on the rules of consent must ensure it.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Messages are delayed, reordered, lost and doubled; links break one way or both, sides form and dissolve; any set of
 members crashes, all at once too, also between making a vote durable and sending it, and comes back with durable state
-alone. Clocks are wrong, and liars seal times at the very edge of what is valid yet. Liars equivocate. Then the network
-settles, and what is repaired is repaired by status (PROTOCOL §5). After every step the invariants of PROTOCOL §8 are
-checked for whoever moved; a breach raises with the seed that shows it.
+alone. Clocks are wrong, and liars seal times that are barely valid. Liars equivocate. Then the network settles, and
+status messages repair what is missing (PROTOCOL §5). After every step the invariants of PROTOCOL §8 are checked for the
+member that acted; a breach raises with the seed that shows it.
 
-Nothing here knows how votes are decided: `make_voting` is `chain.finality.Voting` or one of the naive rules.
+The world does not depend on the rule of voting: `make_voting` is `chain.finality.Voting` or one of the naive rules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A way between two nodes that a test cuts without either end being told: a plain forwarder of TCP, or a proxy that is
+"""A link between two nodes that a test cuts without either end noticing: a plain forwarder of TCP, or a proxy that is
 asked by HTTP CONNECT.
 
     async with open_way("127.0.0.1:7050") as way:  # no target: a proxy, and CONNECT says whither

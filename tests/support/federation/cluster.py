@@ -4,8 +4,8 @@
         await net.wait_for_height(3)
         net.cut("node0", "node1")
 
-Each node is the real `RoundService`; only what it stands on is exchanged. A wait that fails says where every node is.
-An error that nobody foresaw ends no node, and fails the test all the same, unless it `may_fail`.
+Each node is the real `RoundService`; only the parts below it are replaced. A wait that fails shows the state of every
+node. An unforeseen error ends no node, but fails the test, unless the node `may_fail`.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ class ScriptedTrainer:
 
 
 def make_prototypes(seed: int, height: int) -> bytes:
-    """An encoded payload: two classes, DIM numbers each."""
+    """Makes an encoded payload: two classes, DIM numbers each."""
     rng = np.random.default_rng([seed, height])
     rows = rng.standard_normal((2, DIM)).astype(np.float32)
     return payload.encode_arrays({"classes": np.array([seed % 8, 8], dtype=np.int64), "prototypes": rows})

@@ -1,14 +1,14 @@
 """A worker process without torch: a client whose state is one number, and which does what the beacon tells it to.
 
 Run in place of `node.training.worker_child`, so that every part of a worker but its arithmetic is the real one.
-Training for round h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate
-adds its number, and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is
-no number is spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a
-second payload, which is said to be too large to pass. Of a sample it says that number as its probability of class 0,
-and does what the first pixel tells it to. The loss that an aggregate would leave it with is that number and the
-aggregate's; of ENDLESS it never comes to it.
+Training for round h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds
+its number, and a payload pulled from a peer, also one for training, adds its own times its weight. A payload that is no
+number is spoiled, on DEADLY the worker dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it
+makes a second payload, which is declared too large to pass. Its probability of class 0 for a sample is the state, and
+the first pixel commands it. The loss of an aggregate is the sum of the state and its number; on ENDLESS the worker
+never finishes.
 
-An argument has its disk take so many seconds for a checkpoint.
+An argument makes its disk take so many seconds for a checkpoint.
 """
 
 from __future__ import annotations

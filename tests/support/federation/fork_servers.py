@@ -1,8 +1,8 @@
-"""The one process of a test session that has imported what nodes need: its real nodes begin as copies of that.
+"""The one process of a test session that has imported what nodes need: its real nodes start as copies of it.
 
 A test in an event loop has a fork server of the product's own (`node.host.forking`), itself such a copy, so that it
-costs no import; one without a loop has each node by itself. Nodes that are to have an environment which was changed
-since are started as usual.
+needs no import; a test without a loop copies each node from the session's process. Nodes that need an environment
+changed since then are started as usual.
 """
 
 from __future__ import annotations

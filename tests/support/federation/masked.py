@@ -1,10 +1,10 @@
-"""A federation of masked sums whose every contribution is looked at, and the rules that no schedule may break.
+"""A federation of masked sums of which every contribution is checked, and the rules that no schedule may break.
 
     async with masked(tmp_path) as net:
         await net.wait_for_height(9)
 
-At the end: nobody sent two inputs for one height, or opened anything but what the final block of inputs asks of it, so
-that nobody ever sees both masks of an input; and whoever is there recomputes every height.
+At the end: no member sent two inputs for one height, or opened anything but what the final block of inputs asks of it,
+so that nobody ever sees both masks of an input; and all running members recompute every height.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Federations of real nodes that are declared as data, lived through once, and asked many things afterwards.
+"""Federations of real nodes that are declared as data, run once, and checked in many ways afterwards.
 
-A network says who is in it and what is done to it. Living through it: its nodes start, its story is played, they answer
-samples, end, start again in another order, answer an operator, and end for good. What they said and left is a `Lived`,
-which the tests of `tests/e2e/test_networks.py` ask for what must hold of every federation, whatever was done to it.
+A network says who is in it and what is done to it. When it runs, its nodes start, its story is played, they classify
+samples, end, start again in another order, answer an operator, and end for good. The result is a `Lived`, from which
+the tests of `tests/e2e/test_networks.py` check what must hold for every federation, whatever its story.
 """
 
 from __future__ import annotations
@@ -439,7 +439,7 @@ NETWORKS = (
         story=run_all_rounds,
         num_nodes=6,
         partition="dirichlet:0.1",
-        settings=("num_peers=2", "input.normalize=none"),  # by which all draw somebody in each round
+        settings=("num_peers=2", "input.normalize=none"),  # so that every node draws a peer in each round
         on_demand=("g", "h"),
         right=0.1,
     ),

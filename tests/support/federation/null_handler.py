@@ -1,5 +1,4 @@
-"""The null handler: the transport's handler for an end that is no node. It hears what is pushed, and has nothing to
-give."""
+"""The null handler: the transport's handler for an end that is no node. It ignores messages and holds nothing."""
 
 from __future__ import annotations
 

@@ -1,13 +1,13 @@
-"""Hosts of a network that the tests make themselves: Linux network namespaces on a bridge, and what can befall it.
+"""Hosts of a network that the tests make themselves: Linux network namespaces on a bridge, and faults of the network.
 
     with lan(5) as net:
         process = subprocess.Popen([*net[0].enter, "fednode", ...])
         net.partition([net[0]], net[1:])
         net.heal()
 
-Needs root and `ip`. Packets that are cut off vanish without a word, as in a real network: the receiving host drops
-them by a routing rule. Everything is within namespaces whose names hold this process's id; they go when the context is
-left, and also when this process dies of whatever it may be: a janitor of its own waits for that.
+Needs root and `ip`. Packets that are cut off are lost silently, as in a real network: the receiving host drops them by
+a routing rule. Everything is within namespaces whose names hold this process's id; they are removed when the context is
+left, and also when this process dies, however it dies: a process of its own waits for that.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Sites that can only dial out: hosts behind routers that translate addresses, and what can befall such a connection.
+"""Sites that can only dial out: hosts behind routers that translate addresses, and faults of their connections.
 
     with sites(4, behind=[3]) as net:
         net.routers[3].forget()  # every connection of host 3 is cut
 
 A host that is named in `behind` has a private address, the same at every site. Its router has the host's address of the
-common network, gives each connection a port by chance, and lets nothing in but answers. Needs `nft` and `conntrack`
-besides what `namespaces` needs; what is made goes as it does there.
+common network, assigns each connection a random port, and admits only answers. Needs `nft` and `conntrack` besides what
+`namespaces` needs; all it makes is removed likewise.
 """
 
 from __future__ import annotations
