@@ -209,14 +209,14 @@ def simulate(
     - `method` is dfpl, mpfedcl, uapdfl, fededs or one of the baselines.
     - `data` is `digits`, `FORMAT:PATH`, a path whose format can be seen, or an object: `(x, y)` of arrays or tensors, a
       frame with a column of labels or `(frame, "outcome")`, a Dataset of torch or of Hugging Face, `{"train": one,
-      "test": another}`; or a list of these, one a site, which leaves `nodes` and `partition` nothing to say.
+      "test": another}`; or a list of these, one a site, in place of `nodes` and `partition`.
     - `partition` says who gets which samples, as in `iid`, `dirichlet:0.3` or `classes:3,1`; `shots` limits each node's
       samples per class.
     - `model` is one of ours, or your own as `package.module:factory` or as that class or factory itself; images are
       resized to `size` x `size`; `pretrained` is a file with a state dict to begin from.
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
     - `attack` makes some nodes lie, as in `sign_flip:1`; `max_loss_ratio` refuses a peer's model that is much worse.
-    - `participation` is the share of nodes that take part in a round, drawn anew each time.
+    - `participation` is the share of nodes that take part in a round, drawn for each.
     - `device` is cpu, auto, cuda or cuda:N; `batched` trains all nodes in one pass: on, off or auto (on a GPU).
     - `task` is classification, multilabel or regression; of the last, accuracies are R2.
     - `on_round` is called after each round.

@@ -249,7 +249,7 @@ def measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[s
 
 
 class ColdStart(NamedTuple):
-    """Seconds until all have applied the first block, and the third."""
+    """The seconds until all have applied the first block, and the third."""
 
     first_s: float
     third_s: float

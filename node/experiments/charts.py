@@ -139,7 +139,7 @@ def _describe(figure: Figure, line: Line) -> str:
 
 
 def _shade(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]]) -> None:
-    """Draws fields, the darker the larger their share of 1, none where it is no number."""
+    """Draws fields, the darker the larger their share of 1; one that is not a number stays empty."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
     colours = LinearSegmentedColormap.from_list("", [to_rgba(COLOURS[0], 0.0), to_rgba(COLOURS[0], 0.75)])

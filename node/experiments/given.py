@@ -24,7 +24,8 @@ class Value:
 
 @dataclass(slots=True)
 class Part:
-    """Settings of a method, or of an attack: those of its own entry, those for whichever has them, and swept ones."""
+    """The settings of one method, or of one attack: those of its own entry, those for every one that has them, and
+    swept ones."""
 
     own: dict[str, Given] = field(default_factory=dict)
     shared: dict[str, Given] = field(default_factory=dict)
@@ -78,7 +79,7 @@ class Settings:
 
 
 def _place(settings: Mapping[str, Any], keys: Keys) -> dict[str, Given]:
-    """Settings with the keys that each was written at, those of sections by dotted ones."""
+    """Returns settings with the keys that each was written at; those of sections get dotted keys."""
     return {key: (value, (*keys, *key.split("."))) for key, value in flatten(settings).items()}
 
 
@@ -91,7 +92,7 @@ def _override(given: dict[str, Given], stronger: Mapping[str, Given]) -> dict[st
 
 
 class Unused:
-    """Settings meant for whichever method or attack (`what`) has them, so that one which none has is noticed."""
+    """Settings that are meant for every method or attack (`what`) that has them, to find those that none has."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -100,7 +101,7 @@ class Unused:
         self._known: set[str] = set()
 
     def note(self, part: Part, known: Iterable[str]) -> None:
-        """Notes the keys of `part` that a method, or an attack, with the settings `known` takes."""
+        """Notes the keys of `part` that apply to a method, or an attack, with the settings `known`."""
         known = frozenset(known)
         self._known |= known
         for key, (_, place) in {**part.shared, **part.swept}.items():

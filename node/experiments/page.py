@@ -43,7 +43,7 @@ def render_page(
     figures: Sequence[AnyFigure],
     numbers: Mapping[str, int],
 ) -> str:
-    """Returns the whole document; lines look by `numbers`."""
+    """Returns the whole document; `numbers` choose the look of lines."""
     parts = {"tables": ("Tables", join([Html('<div class="side">'), *map(_render_table, tables), Html("</div>")]))}
     if figures:
         drawn = (_render_figure(figure, numbers, f"f{i}") for i, figure in enumerate(figures))

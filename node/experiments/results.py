@@ -37,7 +37,7 @@ _TEMPORARY = ".part"
 
 
 class BrokenResult(NodeError):
-    """A file that is not the result of the run it is named after."""
+    """A file is not the result of the run that it is named after."""
 
 
 class _Part(BaseModel):

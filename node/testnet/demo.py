@@ -27,15 +27,15 @@ Accuracies = Mapping[str, float | None]
 
 
 class DemoStalled(NodeError):
-    """The federation made no progress for too long."""
+    """The federation has made no progress for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
     """The result of a demo, printed at its end, and its `--json` object.
 
-    Over nodes and rounds, bytes are means and seconds are medians: the first round waits for everybody to start.
-    `payload_bytes_per_round` is what one contribution's blobs weigh, `model_bytes` what the whole model would.
+    Bytes are means over nodes and rounds, seconds are medians, as the first round waits for all nodes to start.
+    `payload_bytes_per_round` are the blobs of one contribution, `model_bytes` the size of the whole model.
     """
 
     nodes: tuple[Mapping[str, Any], ...]
