@@ -1,14 +1,14 @@
 """Federated learning without a server, from Python: simulations, federations of real nodes on this machine, and nodes
 that run anywhere.
 
-A method with all its clients in this process, and what it came to:
+A method with all its clients in this process, and its results:
 
     import fednode
 
     run = fednode.simulate("dfpl", nodes=5, rounds=3, partition="dirichlet:0.3", settings={"lr": 0.05})
     print(run.accuracy, [round.accuracy for round in run.rounds])
 
-Data may be arrays, frames and Datasets, and the model is there to be asked:
+Data may be arrays, frames and Datasets, and the trained model can be used afterwards:
 
     run = fednode.simulate("fedavg", data=(frame, "outcome"), nodes=3, partition="iid")
     print(run.evaluate((others, "outcome"))["measures"]["summary"])
@@ -20,18 +20,17 @@ Real nodes, each a process with a key, a chain and a port of its own, which trai
         for name, status in cluster.status().items():
             print(name, status["height"], status["accuracy"])
 
-A node that runs, asked and told over its admin socket or its address:
+A node that runs, reached over its admin socket or its address:
 
     with fednode.connect("node0.yaml") as node:
         print(node.status()["accuracy"], node.predict(images).labels)
 
-Whatever these raise is a `fednode.NodeError`; what they were asked for and cannot be is a `fednode.ConfigError`, whose
-text names the argument, or the option of the `fednode` command that says the same. `fednode.__version__` is the version
-installed.
+All errors of the API are a `fednode.NodeError`; an argument that cannot be used raises its subclass
+`fednode.ConfigError`, whose text names the argument, or the option of the `fednode` command for the same thing.
+`fednode.__version__` is the installed version.
 
-Nothing heavy is imported before it is used: `import fednode` takes some milliseconds. The names `node`, `chain` and
-`ml` are fednode's own once it is used; a program that has imported another module of such a name is told so, by an
-ImportError.
+Nothing heavy is imported before it is used: `import fednode` takes some milliseconds. Once fednode is used, the names
+`node`, `chain` and `ml` are its own; a program that has imported another module of such a name gets an ImportError.
 """
 
 from __future__ import annotations
@@ -86,10 +85,10 @@ _PLACES = {
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 
 
-if not TYPE_CHECKING:  # a type checker knows the names above, and finds fault with any other
+if not TYPE_CHECKING:  # a type checker knows the names above, and reports any other
 
     def __getattr__(name: str) -> Any:
-        """Imports what is asked for, and keeps it."""
+        """Imports the object of this name on its first use, and keeps it."""
         if name == "__version__":
             value: Any = _read_version()
         elif name in _MODULES:

@@ -11,13 +11,13 @@ _KINDS: Mapping[str, type] = {"a text": str, "a whole number": Integral, "a numb
 
 
 def read_whole(name: str, given: object) -> int:
-    """A whole number, also one of numpy's. Raises ConfigError."""
+    """Returns a whole number, also from one of numpy's. Raises ConfigError."""
     _check("a whole number", name, given)
     return int(given)  # type: ignore[call-overload, no-any-return]
 
 
 def require_kind(kind: str, *, or_none: bool = False, **given: object) -> None:
-    """Raises ConfigError for an argument that is not of a kind, which is named in words."""
+    """Raises ConfigError for an argument that is not of the kind; `kind` names it in words."""
     for name, value in given.items():
         if not (or_none and value is None):
             _check(kind, name, value)

@@ -37,7 +37,7 @@ PARTITION = "iid"
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a method is tried on, as `fednode.testing.check_method` is told it."""
+    """The terms under which a method is tried, as `fednode.testing.check_method` receives them."""
 
     settings: dict[str, Any]
     model: Mapping[str, Any]
@@ -62,7 +62,7 @@ class _Of(Federation):
 
 
 def run_trial(method: str | type[MethodSpec], trial: Trial) -> None:
-    """Raises DoesNotConform."""
+    """Runs all checks of a method. Raises DoesNotConform."""
     with use_threads(1):
         try:
             _run(method, trial)
@@ -106,7 +106,7 @@ def _make_federation(method: str | type[MethodSpec], trial: Trial) -> _Of:
 
 
 def _check_import(spec_class: type[MethodSpec]) -> None:
-    """That a daemon may import the spec: it never loads torch."""
+    """Checks that a daemon may import the spec: importing it must not load torch."""
     program = f"import sys, {spec_class.__module__}; sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)  # noqa: S603 - ourselves
     if done.returncode == 1 and "Error" in done.stderr:
@@ -130,7 +130,8 @@ def _check_spec(spec: MethodSpec, federation: _Of) -> None:
 
 
 def _make_judge(spec: MethodSpec) -> MethodSpec:
-    """What members without the method's code judge by; of fednode's own methods, which all have, the spec itself."""
+    """Returns the spec by which members without the method's code judge its payloads; for a method of fednode's own,
+    which every member has, the spec itself."""
     if spec.name in METHODS and not spec.training:
         return spec
     check_judgeable(spec)
@@ -143,7 +144,7 @@ def _make_judge(spec: MethodSpec) -> MethodSpec:
 
 
 def _make_members(federation: _Of, trial: Trial) -> tuple[list[Client], dict[str, Array]]:
-    """A client for each member, built alone as its worker builds it, and block 0's aggregate."""
+    """Makes a client for each member, each built alone as its worker builds it, and the aggregate of block 0."""
     shape, num_classes = federation.input["shape"], len(federation.classes)
     initial = make_initial_aggregate(federation.model, shape, num_classes, trial.seed)
     sent = decode_arrays(encoded := encode_arrays(initial), len(encoded))
@@ -161,7 +162,8 @@ def _make_members(federation: _Of, trial: Trial) -> tuple[list[Client], dict[str
 
 
 def _check_trained(federation: _Of, trial: Trial, spec: MethodSpec, judge: MethodSpec) -> None:
-    """Payloads fit the schema, for the method and for those without its code, and are the same of the same seed."""
+    """Checks that payloads fit the schema, both for the method and for members without its code, and that the same seed
+    yields the same payloads."""
     first, again = (_make_members(federation, trial)[0][0] for _ in range(2))
     one, other = (client.train(1, _get_beacon(1), me=_get_id(0)) for client in (first, again))
     validate_contribution(spec, 1, one)
@@ -182,7 +184,7 @@ def _check_trained(federation: _Of, trial: Trial, spec: MethodSpec, judge: Metho
 
 
 def _check_resumed(federation: _Of, trial: Trial) -> None:
-    """A client that goes on from a checkpoint comes to the same as one that went on."""
+    """Checks that a client restored from a checkpoint reaches the same state as one that was never interrupted."""
     rounds = federation.get_spec().sharing_heights + 2
     straight = _play_alone(federation, replace(trial, rounds=rounds), restores=False)
     resumed = _play_alone(federation, replace(trial, rounds=rounds), restores=True)
@@ -195,7 +197,8 @@ def _check_resumed(federation: _Of, trial: Trial) -> None:
 
 
 def _play_alone(federation: _Of, trial: Trial, *, restores: bool) -> list[bytes]:
-    """The state after each round of all members; with `restores` they are made anew between all steps."""
+    """Returns the state of all members after each round; with `restores` each is rebuilt from its state between
+    steps."""
     members, parent = _make_members(federation, trial)
     network = _Network(federation.get_spec(), federation.get_spec(), trial.nodes, parent)
     states = []
@@ -220,7 +223,7 @@ def _restore(federation: _Of, trial: Trial, members: Sequence[Client]) -> list[C
 
 
 def _check_digests(federation: _Of, trial: Trial, judge: MethodSpec) -> None:
-    """The aggregates of a simulation are those of members that have only bytes of each other."""
+    """Checks that the aggregates of a simulation equal those of members that receive only bytes from each other."""
     data = dict(trial.data)
     ids = [_get_id(i) for i in range(trial.nodes)]
     members, initial = _make_members(federation, trial)
@@ -241,7 +244,7 @@ def _check_digests(federation: _Of, trial: Trial, judge: MethodSpec) -> None:
 
 
 class _Network:
-    """What members send each other, as bytes, and what each makes of it. They judge by `judge`."""
+    """The exchange between members: what each sends, as bytes, and how each applies it. They judge by `judge`."""
 
     def __init__(self, spec: MethodSpec, judge: MethodSpec, nodes: int, parent: Arrays) -> None:
         self.spec = spec
@@ -261,7 +264,7 @@ class _Network:
         return trained
 
     def apply(self, members: Sequence[Client], height: int, trained: Sequence[Trained]) -> bytes | None:
-        """The digest of the round's aggregate, None where nothing is voted on."""
+        """Applies a round at every member. Returns the digest of its aggregate, None where nothing is voted on."""
         exchange, beacon = Exchange.make(self._judge, height, self._ids, trained), _get_beacon(height)
         self._kept[height] = exchange
         authors = [AuthorPayloads(me, made.weight, made.payloads) for me, made in zip(self._ids, trained, strict=True)]
@@ -298,7 +301,7 @@ def _show(digest: bytes | None) -> str:
 
 
 def try_model(model: Mapping[str, Any], input_shape: Sequence[int], num_classes: int) -> None:
-    """Raises DoesNotConform."""
+    """Checks a model. Raises DoesNotConform."""
     shape = tuple(input_shape)
     try:
         found = resolve_model({**model, "name": find_model(str(model["name"]))}, shape, num_classes)

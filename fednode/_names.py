@@ -9,7 +9,8 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def claim_names() -> None:
-    """Imports our packages, unless they are there. Raises ImportError where somebody else's module has such a name."""
+    """Imports our packages, unless they are imported already. Raises ImportError where a foreign module has such a
+    name."""
     sys.path.insert(0, _ROOT)
     try:
         from node.host import child

@@ -24,20 +24,20 @@ sys.path.append(os.getcwd())
 print(importlib.util.find_spec(sys.argv[1]).origin)
 """
 
-BY_SITE = "domains"  # the partition by which each site has its own
+BY_SITE = "domains"  # the partition in which each site has its own data
 
 
 @dataclass(frozen=True, slots=True)
 class DataOptions:
-    """The options of a command line that say what `data=` and `settings=` do."""
+    """The options of a command line that stand for `data=` and `settings=`."""
 
     data: str
     settings: tuple[str, ...]
 
 
 def choose_sites(data: object, nodes: int, partition: str, usual: tuple[int, str]) -> tuple[int, str]:
-    """The number of nodes and the partition of data, which may be one a site. `usual` are those that nobody has chosen.
-    Raises ConfigError."""
+    """Returns the number of nodes and the partition of the data; a list of data has one item for each site. `usual` are
+    the defaults where the caller chose neither. Raises ConfigError."""
     sites = count_sites(data)
     if nodes < 1:
         raise ConfigError(f"nodes: expected at least 1 (got {nodes})")
@@ -53,15 +53,15 @@ def choose_sites(data: object, nodes: int, partition: str, usual: tuple[int, str
 
 
 def is_written(data: object) -> bool:
-    """Tells whether data are an object, of which there have to be files."""
+    """Says whether data are an object, which first has to be written to files."""
     return not isinstance(data, str | PathLike)
 
 
 @contextmanager
 def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | None, seed: int) -> Iterator[DataOptions]:
-    """The options for data under `settings`; an object is written into `directory`. Objects that are one a site have
-    splits that follow from the run's seed. What is wrong with data is told in the object's own words, as a
-    ConfigError."""
+    """Yields the options for data under `settings`; an object is written into `directory`. Where there is one object
+    for each site, their splits follow from the run's seed. Raises ConfigError that describes a fault in the object's
+    own terms."""
     if isinstance(data, str | PathLike):
         yield DataOptions(os.fspath(data), write_settings(settings))
         return
@@ -81,7 +81,8 @@ def reading_data(data: object, directory: Path, settings: Mapping[str, Any] | No
 
 
 def _add_labels(written: Written, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings with the columns of a table that have the labels. Raises ConfigError where none has."""
+    """Returns the settings with the columns of a table that hold the labels. Raises ConfigError where no column
+    does."""
     labels = list(written.labels) if len(written.labels) > 1 else next(iter(written.labels), None)
     added = ({} if labels is None else {"data.columns.label": labels}) | dict(settings)
     named = added.get("data.columns.label", LABEL)
@@ -94,8 +95,8 @@ def _add_labels(written: Written, settings: Mapping[str, Any]) -> dict[str, Any]
 
 
 def name_model(model: object) -> str:
-    """Finds what `--model` takes for a model: its name, or of a class or a factory `module:name`, by which nodes import
-    it. Raises ConfigError."""
+    """Returns the value of `--model` for a model: its name, or `module:name` of a class or a factory, by which nodes
+    import it. Raises ConfigError."""
     if isinstance(model, str):
         return model
     name, module = getattr(model, "__qualname__", None), getattr(model, "__module__", None)
@@ -112,8 +113,8 @@ def name_model(model: object) -> str:
 
 
 def check_importable(model: str) -> None:
-    """Raises ConfigError where another process of this machine does not find the module of a model that is loaded here:
-    it looks where PYTHONPATH says, at what is installed, and in the working directory last."""
+    """Raises ConfigError where another process on this machine cannot import the module of a model that is loaded here:
+    it searches PYTHONPATH, the installed packages, and last the working directory."""
     package = model.partition(":")[0].partition(".")[0]
     loaded = getattr(sys.modules.get(package), "__file__", None) if ":" in model else None
     if loaded is None:

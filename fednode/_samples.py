@@ -16,13 +16,13 @@ from ml.data.objects import ARCHIVE, Sample, is_dataset, is_pair, iterate_sample
 from ml.errors import DataError
 from node.admin.asking import Labelled, Terms
 
-ARRAY = Path("samples")  # what an object is called where a file has its path
-CHUNK = 1024  # samples of a Dataset that are read and asked about together
+ARRAY = Path("samples")  # the name of an object in messages, in place of a file's path
+CHUNK = 1024  # samples of a Dataset that are read and sent together
 
 
 def read_samples(given: Any, terms: Terms, labelled: Labelled, directory: Path) -> Iterator[InferenceFile]:
-    """The samples of an object, as so many files; of a Dataset a part of them after the other. What is written on the
-    way is in `directory`. Raises DataError."""
+    """Yields the samples of an object as files of inference; a Dataset is read in parts, one after the other. Temporary
+    files are in `directory`. Raises DataError."""
     table = given[0] if is_pair(given) else given
     if is_hub(table) and isinstance(table, Mapping):
         raise DataError(f"{ARRAY}: expected one Dataset, got {', '.join(table)}")
@@ -48,10 +48,10 @@ def read_samples(given: Any, terms: Terms, labelled: Labelled, directory: Path) 
 def _read_in_parts(
     samples: Iterator[Sample], terms: Terms, labelled: Labelled, directory: Path
 ) -> Iterator[InferenceFile]:
-    """Samples that come one by one, those together that are of one shape."""
+    """Reads samples that arrive one by one, and joins those of one shape."""
     for start, part in _cut(samples):
         x = np.stack([x for x, _ in part])
-        x = x[:, None] if x.ndim == 3 else x  # grey images, which are not to be taken for one of several channels
+        x = x[:, None] if x.ndim == 3 else x  # grey images, which must not be read as one image with several channels
         has_labels = all(y is not None for _, y in part)
         y = {"y": [y.tolist() if isinstance(y, np.ndarray) else y for _, y in part]} if has_labels else {}
         try:
@@ -73,7 +73,7 @@ def _cut(samples: Iterator[Sample]) -> Iterator[tuple[int, list[Sample]]]:
 
 
 def _read(path: Path, terms: Terms, labelled: Labelled, start: int) -> InferenceFile:
-    """A file that was written of samples from number `start` on."""
+    """Reads a file that was written for the samples from number `start` on."""
     file = read_inference_file(
         path,
         terms.input.shape,

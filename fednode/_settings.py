@@ -10,7 +10,8 @@ from node.errors import ConfigError
 
 
 def write_settings(settings: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """One `KEY=VALUE` each, the value as JSON, which is YAML too. Raises ConfigError for what JSON does not have."""
+    """Returns each setting as `KEY=VALUE`, the value as JSON, which is also YAML. Raises ConfigError for a value that
+    JSON cannot hold."""
     written = []
     for key, value in (settings or {}).items():
         try:

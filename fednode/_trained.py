@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedNode:
-    """One of them: its client, without the samples, and the terms of the run. `measures` are of its own test samples,
-    None where it has none, or no numbers for them."""
+    """A node of a simulation: its client, without the samples, and the terms of the run. `measures` are of its own test
+    samples, None where it has none, or answers that are no numbers."""
 
     client: Client
     input: InputFormat
@@ -42,7 +42,7 @@ class TrainedNode:
 
     @classmethod
     def list(cls, outcome: Outcome) -> list[TrainedNode]:
-        """All nodes of a simulation, in their order."""
+        """Lists all nodes of a simulation, in their order."""
         config = outcome.config
         assert config.input is not None  # noqa: S101 - set when the configuration was made
         terms = {"input": config.input, "classes": outcome.classes, "task": config.task, "target": config.target}
@@ -63,8 +63,8 @@ class TrainedNode:
         ]
 
     def leave_samples(self) -> None:
-        """Lets go of the samples; of a method that is fednode's own, which predicts without them. How many there are of
-        each class is still known, which a prior needs."""
+        """Drops the samples, which a method of fednode's own does not need to predict. It keeps the number of samples
+        of each class, which a prior needs."""
         data = self.client.state.data
         if self.client.method.spec.name in METHODS:
             train = replace(data.train, x=data.train.x[:0].clone())
@@ -72,19 +72,19 @@ class TrainedNode:
             self.client.state.data = replace(data, train=train, matched=nothing, everyone=nothing)
 
     def make_model(self) -> Normalised:
-        """A copy of its model, on the CPU."""
+        """Returns a copy of its model, on the CPU."""
         constants = self.client.complete_input(self.input)
         model = copy.deepcopy(self.client.state.model).cpu()
         return Normalised(model, constants.mean, constants.std, fills=constants.fills_empty).eval()
 
     def list_runs(self, number: int) -> Sequence[pb.RunView]:
-        """The run, as a node's admin service tells of it."""
+        """Returns the run, as a node's admin service shows it."""
         return [pb.RunView(number=number, terms=self.terms)]
 
     def predict(
         self, samples: bytes, top: int, wait_s: float, *, alone: bool = False, prior: float | None = None
     ) -> pb.PredictReply:
-        """Answers as the admin service's Predict. Raises NodeError."""
+        """Answers as the admin service's Predict does. Raises NodeError."""
         x = decode_arrays(samples, len(samples))["x"]
         try:
             answers = Answering(self.client, self.input, self.transform).answer(x, kappa=prior).own

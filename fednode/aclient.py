@@ -1,4 +1,4 @@
-"""`fednode.aconnect`: a running node, asked from coroutines. Threads ask and wait, so the loop goes on meanwhile."""
+"""`fednode.aconnect`: a running node, used from coroutines. Calls wait in threads, so the loop runs on meanwhile."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 from fednode.client import Client, Record, connect
 from node.errors import NodeError
 
-MAX_AT_ONCE = 8  # calls in hand; more wait
+MAX_AT_ONCE = 8  # calls in progress; further ones wait
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def aconnect(place: str | PathLike[str], token_file: str | PathLike[str] | None = None) -> AsyncClient:
-    """A client of the node at `place`, which is as `fednode.connect` has it.
+    """Makes a client of the node at `place`, which has the forms that `fednode.connect` takes.
 
         async with fednode.aconnect("node0.yaml") as node:
             async for event in node.watch("block"):
                 print(event["data"]["height"], (await node.status())["accuracy"])
 
-    Nothing is opened before the block is entered, or the first question is asked: errors come then.
+    It opens nothing until the block is entered or the first call is made; errors are raised then.
     """
     return AsyncClient(place, token_file)
 
 
 def awaited(call: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]]:
-    """Makes of a call of `Client` one of `AsyncClient`, which a thread asks."""
+    """Makes a coroutine method of `AsyncClient` from a method of `Client`, which runs in a thread."""
 
     @wraps(call)
     async def ask(client: AsyncClient, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -43,9 +43,9 @@ def awaited(call: Callable[Concatenate[Client, P], T]) -> Callable[Concatenate[A
 
 
 class AsyncClient:
-    """A running node, as `fednode.Client` has it: the same calls, which are awaited. Made by `fednode.aconnect`.
+    """A running node, with the calls of `fednode.Client` as coroutines. Made by `fednode.aconnect`.
 
-    A call that is cancelled is not waited for any longer; what it asked for may still be done.
+    A call that is cancelled returns at once; the node may still carry it out.
     """
 
     def __init__(self, place: str | PathLike[str], token_file: str | PathLike[str] | None = None) -> None:
@@ -69,7 +69,7 @@ class AsyncClient:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Ends what is in hand: calls raise NodeError, and `watch` comes to its end."""
+        """Ends all calls in progress: they raise NodeError, and `watch` ends."""
         self._is_closed = True
         for client in (self._client, *self._watching):
             if client is not None:
@@ -106,8 +106,8 @@ class AsyncClient:
     model = awaited(Client.model)
 
     async def watch(self, *kinds: str, since: str = "") -> AsyncIterator[Record]:
-        """As `Client.watch`. Cancelling who waits for an event ends it."""
-        client = await self._do(Client.open_another)  # whose end is no other call's
+        """Yields events as `Client.watch` does. Cancelling the task that waits for an event ends it."""
+        client = await self._do(Client.open_another)  # a client of its own, so that ending it ends no other call
         self._watching.add(client)
         thread = ThreadPoolExecutor(1, thread_name_prefix="fednode-watch")
         events, loop = client.watch(*kinds, since=since), asyncio.get_running_loop()

@@ -23,7 +23,7 @@ _ACCURACIES = {
 
 
 def draw(run: Simulation) -> Figure:
-    """The figure. Raises NodeError where matplotlib is missing."""
+    """Returns the figure. Raises NodeError where matplotlib is missing."""
     with applied_style():
         figure = _make_figure()
         left, right = figure.subplots(1, 2)
@@ -48,7 +48,7 @@ def _draw_line(axes: Axes, run: Simulation, name: str, look: str, colour: str, l
 
 
 def _make_figure() -> Figure:
-    """One that no window belongs to, and that a notebook shows without pyplot."""
+    """Returns a figure that belongs to no window and that a notebook shows without pyplot."""
     from matplotlib.figure import Figure
 
     class Shown(Figure):

@@ -55,7 +55,7 @@ def connect(place: str | PathLike[str], token_file: str | PathLike[str] | None =
 
 
 def find_node(place: str | PathLike[str], token_file: str | PathLike[str] | None) -> AdminAddress:
-    """Where the node of this configuration or address is asked."""
+    """Finds where the node of this configuration or address answers."""
     env: Mapping[str, str] = os.environ
     if token_file is not None:
         from node.admin.address import TOKEN_FILE_VARIABLE
@@ -78,11 +78,11 @@ def find_node(place: str | PathLike[str], token_file: str | PathLike[str] | None
 
 
 class Client:
-    """A running node: what it knows, and what its operator decides. Made by `fednode.connect`.
+    """A running node: its state, and the decisions of its operator. Made by `fednode.connect`.
 
-    What comes back are dictionaries, and lists of them, with the keys that the command of the same name prints with
-    `--json`. Nothing is kept: every call asks the node. Any thread may ask, several at a time, also beside a running
-    event loop; in a coroutine `fednode.aconnect` asks without holding the loop up.
+    Calls return dictionaries, and lists of them, with the keys that the command of the same name prints with `--json`.
+    Nothing is cached: every call asks the node. Any thread may call, several at a time, also beside a running event
+    loop; in a coroutine `fednode.aconnect` asks without blocking the loop.
 
     Each call raises NodeUnreachable where the node does not answer in time, and another NodeError where it refuses.
     """
@@ -104,12 +104,12 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Ends what is asked in other threads, too: calls raise NodeError there, and `watch` comes to its end."""
+        """Closes the client. Calls in other threads raise NodeError, and `watch` ends."""
         self._is_closed = True
         self._admin.close()
 
     def open_another(self) -> Client:
-        """A client of the same node, which is closed by itself."""
+        """Opens another client of the same node, to be closed by itself."""
         self._check_open()
         return Client(self._place)
 
@@ -127,26 +127,26 @@ class Client:
             raise NodeError(f"the client of {self._admin.place} is closed")
 
     def check(self) -> None:
-        """Raises NodeUnreachable where no node answers, PermissionRefused where it does not to this caller."""
+        """Raises NodeUnreachable where no node answers, PermissionRefused where the node refuses this caller."""
         with self._asking() as admin:
             admin.get_version()
 
-    # ---- what it knows
+    # ---- its state
 
     def status(self) -> Record:
-        """How the node stands: height, round, accuracy, peers. As `fednode status --json`."""
+        """Returns the state of the node: height, round, accuracy, peers. As `fednode status --json`."""
         with self._asking() as admin:
             return to_json(admin.get_status())
 
     def rounds(self, limit: int | None = None) -> list[Record]:
-        """All rounds, or the newest `limit`, the oldest of them first. As `fednode rounds list --json`."""
+        """Returns all rounds, or the newest `limit`, the oldest of them first. As `fednode rounds list --json`."""
         if limit is not None and limit < 1:
             raise InvalidRequest(f"limit: expected at least 1 (got {limit})")
         with self._asking() as admin:
             return [to_json(record) for record in admin.iterate_rounds(limit=limit)][::-1]
 
     def round(self, height: int) -> Record:
-        """The round that made the block of this height: who took part, what was refused and why, times, bytes,
+        """Returns the round that made the block of this height: who took part, what was refused and why, times, bytes,
         accuracy. As `fednode rounds show --json`."""
         with self._asking() as admin:
             return to_json(admin.get_round(height))
@@ -154,12 +154,14 @@ class Client:
     def metrics(
         self, series: Iterable[str] | str | None = None, *, first: int = 1, last: int | None = None
     ) -> list[Record]:
-        """What the node measured, a row for each round that it lived through, as `fednode metrics --json` has them.
+        """Returns what the node measured, a row for each round that it took part in, as `fednode metrics --json` prints
+        them.
 
             pandas.DataFrame(node.metrics()).plot("height", "accuracy")
 
         A row has `height`, `run`, `round`, `time` and each of the `series`, None where it was not measured. These are
-        names such as `accuracy` or `seconds.train`; "all" are all there are. `first` and `last` are heights.
+        names such as `accuracy` or `seconds.train`; "all" stands for every series there is. `first` and `last` are
+        heights.
         """
         with self._asking() as admin:
             rounds = admin.iterate_rounds(first, reverse=True)
@@ -169,14 +171,14 @@ class Client:
         return [{name: row.get(name) for name in (*KEYS, *names)} for row in rows]
 
     def member_metrics(self, measure: str | None = None, *, first: int = 1, last: int | None = None) -> list[Record]:
-        """What members publish of one measure, `accuracy` by default, side by side: a row for each round of which one
-        has, as `fednode metrics --members --json` has them.
+        """Returns one measure that members publish, `accuracy` by default, side by side: a row for each round for which
+        any member has published it, as `fednode metrics --members --json` prints them.
 
             rows = node.member_metrics("auc")
             pandas.DataFrame([row["members"] for row in rows], [row["height"] for row in rows]).plot()
 
-        It is each site's own word, and of those alone whose configuration says `training.publish_metrics`. `first` and
-        `last` are heights.
+        Each site states its own figures, unverified, and only sites whose configuration says `training.publish_metrics`
+        do. `first` and `last` are heights.
         """
         chosen = choose_measure(measure)
         with self._asking() as admin:
@@ -186,14 +188,14 @@ class Client:
         return [row for row in rows if row["members"]]
 
     def watch(self, *kinds: str, since: str = "") -> Iterator[Record]:
-        """What happens in the node, as it happens, until the caller stops. As `fednode chain watch --json`.
+        """Yields the events of the node as they happen, until the caller stops. As `fednode chain watch --json`.
 
             for event in node.watch("block", "round"):
                 print(event["kind"], event["data"])
 
-        Without `kinds` it is everything. `since` is the `cursor` of an event: the node goes on after it, with what it
-        still keeps; "0-0" is from the oldest on. `missed` counts the events before this one that it no longer kept.
-        Raises NodeUnreachable when the node ends: go on with the last cursor once it is back.
+        Without `kinds` it yields every kind. `since` is the `cursor` of an event: the node continues after it, with the
+        events it still keeps; "0-0" is from the oldest on. `missed` counts the events before this one that it no longer
+        kept. Raises NodeUnreachable when the node ends: continue with the last cursor once it is back.
         """
         with self._asking() as admin:
             try:
@@ -204,33 +206,33 @@ class Client:
                     raise
 
     def members(self) -> Record:
-        """The members, the observers and the quorum. As `fednode members list --json`."""
+        """Returns the members, the observers and the quorum. As `fednode members list --json`."""
         with self._asking() as admin:
             return to_json(admin.list_members())
 
     def runs(self) -> list[Record]:
-        """The trainings that were agreed on, the first one first. As `fednode runs list --json`."""
+        """Returns the runs that the federation has agreed on, the first one first. As `fednode runs list --json`."""
         with self._asking() as admin:
             return [to_json(run) for run in admin.list_runs()]
 
     def statistics(self, run: int = 0) -> Record:
-        """Fetches what the members of a run told of their samples, all together and site by site; 0 is the newest run.
-        As `fednode statistics --json`."""
+        """Returns the statistics that the members of a run published of their samples, all together and site by site; 0
+        is the newest run. As `fednode statistics --json`."""
         with self._asking() as admin:
             return to_json(admin.get_statistics(run))
 
     def evaluations(self, run: int | None = None) -> list[Record]:
-        """Fetches what each site measured of a model on its own test samples, of all runs that were made for that or of
-        one; 0 is the newest. As `fednode evaluation --json`."""
+        """Returns the measures that each site made of a model on its own test samples, of all evaluations or of the one
+        with this run number; 0 is the newest. As `fednode evaluation --json`."""
         with self._asking() as admin:
             return [to_json(one) for one in admin.list_evaluations(run)]
 
     def proposals(self) -> list[Record]:
-        """The changes that wait for approval. As `fednode proposals list --json`."""
+        """Returns the changes that wait for approval. As `fednode proposals list --json`."""
         with self._asking() as admin:
             return [to_json(proposal) for proposal in admin.list_proposals()]
 
-    # ---- what its operator decides
+    # ---- the decisions of its operator
 
     def propose(
         self,
@@ -255,8 +257,9 @@ class Client:
         settings as `simulate` takes them, and `initial` a Path to a file on the node's machine. An evaluation with
         `lend` has sites lend their own models; this one does so by `approve(id, lend=True)`.
 
-        With `dry_run` nothing is signed: look at `differences`. `note` stands on the chain; the change stays open for
-        `expires` heights, and stands in none before `first`. Raises NodeError for what cannot be.
+        With `dry_run` nothing is signed: read `differences`. `note` stands on the chain; the change stays open for
+        `expires` heights, and no block before height `first` may hold it. Raises NodeError for a change that is not
+        possible.
         """
         request = pb.ProposeRequest(
             kind=kind, terms=_write_terms(terms), note=note, first=first, heights=expires, dry_run=dry_run
@@ -265,11 +268,13 @@ class Client:
             return to_json(admin.propose(request))
 
     def approve(self, change: str, *, no_train: bool = False, lend: bool = False) -> Record:
-        """Has the node sign its yes to a change, by its whole id, as `proposals()` has it beside what would change. As
-        `fednode approve --yes --json`. With `no_train` this site agrees to a run and does not train in it.
+        """Has the node sign its approval of a change, given by its whole id; `proposals()` lists it beside the
+        differences it makes. As `fednode approve --yes --json`. With `no_train` this site agrees to a run and does not
+        train in it.
 
-        With `lend` it sends the weights of its own model to all members and observers, for an evaluation that has sites
-        `lend`; else it never does. The last word before the evaluation begins counts."""
+        With `lend` it sends the weights of its own model to all members and observers, for an evaluation in which sites
+        `lend`; without it never does. The last approval before the evaluation begins counts.
+        """
         with self._asking() as admin:
             return to_json(admin.approve(change, no_train=no_train, lend=lend))
 
@@ -292,16 +297,15 @@ class Client:
             said = node.predict(images)         # [N, H, W], [N, H, W, C], [N, C, H, W] or, for features, [N, F]
             said.labels, said.probabilities     # [N], and [N, K] for K classes
 
-        Objects are arrays and tensors, frames, whose columns are found by name, and Datasets, as `fednode.simulate` has
-        them, with labels or without.
+        Objects are arrays and tensors, frames, and Datasets, as `fednode.simulate` takes them, with labels or without.
 
         `label` names the column of labels in a table: by default the one that the node's configuration names, or
         `label`, if the table has it. With `prior` the answers lean to the shares that classes have among the node's own
-        samples: from 0, as everyone's, to 1, as this site's. `round` is whose model answers: newest, best or a number;
-        by default the best of a run that selects one and is over, else the newest. `answer_by` is federation, alone or
-        mixed, by default as the node's configuration has it (training.answer_by). `calibrated`, probabilities are by a
-        temperature of the node's val samples. The node's worker answers when it is free of a round, within `timeout_s`;
-        else NodeUnreachable says so.
+        samples: from 0, as everyone's, to 1, as this site's. `round` chooses whose model answers: newest, best or a
+        number; by default the best of a run that selects one and is over, else the newest. `answer_by` is federation,
+        alone or mixed, by default as the node's configuration says (training.answer_by). With `calibrated`
+        probabilities are scaled by a temperature found on the node's val samples. The node's worker answers when it is
+        free of a round; raises NodeUnreachable where that takes longer than `timeout_s`.
         """
         from fednode.prediction import predict
         from node.admin.asking import Labelled, NodeAtRound
@@ -327,15 +331,16 @@ class Client:
         calibrated: bool = False,
         timeout_s: float = PREDICT_S,
     ) -> Record:
-        """Measures the node's model on labelled samples: objects as `predict` has them, such as (x, y), files, or
+        """Measures the node's model on labelled samples: objects as `predict` takes them, such as (x, y), files, or
         directories that hold one for each class. As `fednode evaluate --json`: sensitivity, specificity, AUC and the
-        others, with intervals, of which `resamples` of the bootstrap find some. Under `alone` are the same of the model
-        trained without the others, None where the node trains none, and `verdict`, which compares both; under `mixed`
-        those of both mixed. `label`, `round`, `calibrated` and `timeout_s` are as `predict` has them.
+        others, with intervals, some of them found by `resamples` of the bootstrap. Under `alone` are the same measures
+        of the model trained without the others, None where the node trains none, and `verdict`, which compares both;
+        under `mixed` those of both mixed. `label`, `round`, `calibrated` and `timeout_s` are as in `predict`.
 
-        Under `points` is what a class is found and excluded with from a `threshold` on, at a `prevalence`, where one of
-        them or the class, `positive`, is given; under `groups` the measures of the rows of each value of the column
-        `by` of a table or frame, many different numbers cut at `cuts` or their quartiles."""
+        Under `points` are the sensitivity, specificity and predictive values of a class from a `threshold` on, at a
+        `prevalence`, where one of them or the class, `positive`, is named; under `groups` the measures of the rows for
+        each value of the column `by` of a table or frame; many different numbers are cut at `cuts` or their quartiles.
+        """
         from fednode.prediction import evaluate
         from node.admin.asking import Labelled
         from node.admin.judging import Details, ask_federation, complete
@@ -352,11 +357,10 @@ class Client:
         plugins: Iterable[str] = (),
         round: int | str = "",  # noqa: A002 (as the command has it)
     ) -> nn.Module:
-        """A copy of the node's model as it last wrote it down, which is after each round that it has applied, or of
-        another `round`, as `predict` has it; on the
-        CPU, in eval mode, and for samples as they are, as `fednode.Simulation.model` has it. Where it is a user's own
-        module, that is imported here, and only where `plugins` names its package. Raises NodeError where it cannot be
-        built, NotFound where the node has none yet."""
+        """Returns a copy of the node's model as it last wrote it to disk, which it does after each round that it has
+        applied, or of another `round`, as in `predict`. The copy is on the CPU, in eval mode, and takes samples as they
+        are, as `fednode.Simulation.model` does. A user's own module is imported here only where `plugins` names its
+        package. Raises NodeError where it cannot be built, NotFound where the node has none yet."""
         from ml.errors import MlError
         from ml.models.normalised import Normalised
         from ml.plugins import Plugins
@@ -371,7 +375,7 @@ class Client:
         return Normalised(built.model, taken.mean, taken.std, fills=taken.fills_empty).eval()
 
 
-# ---- what is sent and what is shown
+# ---- requests and replies
 
 
 def _show_event(event: pb.Event) -> Record:
@@ -380,7 +384,7 @@ def _show_event(event: pb.Event) -> Record:
 
 
 def _write_terms(terms: Mapping[str, Any]) -> str:
-    """As JSON. Raises ConfigError for what JSON does not have."""
+    """Returns the terms as JSON. Raises ConfigError for a value that JSON cannot hold."""
     written = dict(terms)
     if isinstance(settings := written.get("set"), Mapping):
         written["set"] = write_settings(settings)

@@ -25,7 +25,7 @@ from node.testnet.cluster import LocalCluster as Processes
 from node.testnet.layout import Testnet, TestnetSpec, make_testnet
 
 PREFIX = "fednode-cluster-"
-BESIDE = "-data"  # after the name of the directory: where the files of an object are
+BESIDE = "-data"  # suffix of the directory that holds the files of an object
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ class LocalCluster:
                 node.propose("set_rounds", rounds=9)
 
     Entering the block makes keys, genesis and configurations and starts the nodes; leaving it, also by an error or
-    Ctrl-C, stops them all. They run in `directory`, which must be new or empty and stays, so that they can be looked
-    at and started again (`fednode --config DIR/node0.yaml`); or in a temporary one, which goes.
+    Ctrl-C, stops them all. They run in `directory`, which must be new or empty and is kept, so that it can be read and
+    the nodes started again (`fednode --config DIR/node0.yaml`); or in a temporary one, which is removed.
 
     - `nodes` are how many there are, named node0, node1 and so on; `rounds` are how many they do (0: without end).
     - `method`, `data`, `partition`, `shots`, `model`, `size`, `seed` and `settings` are as `fednode.simulate` has them;
@@ -53,8 +53,8 @@ class LocalCluster:
     - `device` is what every node trains on.
     - `i_understand` is asked for by methods that share samples in a transformed form, such as fededs.
 
-    It works from any thread and beside a running event loop, as in a notebook. Whatever is asked of it outside of the
-    block raises NodeError. Entering raises ConfigError for what cannot be made.
+    It works from any thread and beside a running event loop, as in a notebook. Every call outside of the block raises
+    NodeError. Entering raises ConfigError for what cannot be made.
     """
 
     def __init__(
@@ -111,8 +111,8 @@ class LocalCluster:
         self.stop()
 
     def start(self) -> None:
-        """What entering the block does, for a notebook, where a block cannot span cells. Call `stop` afterwards; what
-        has not been stopped at the end of the program is stopped then."""
+        """Does what entering the block does, for a notebook, where a block cannot span cells. Call `stop` afterwards; a
+        cluster that is not stopped is stopped at the end of the program."""
         if self._open is not None:
             raise NodeError("this cluster runs already")
         with ExitStack() as undo:
@@ -131,7 +131,7 @@ class LocalCluster:
             self._closing = undo.pop_all()
 
     def _make_testnet(self, directory: Path) -> Testnet:
-        """The files of the nodes, and those of data that are an object, which stay with the directory."""
+        """Writes the files of the nodes, and those of data that are an object, which stay with the directory."""
         check_importable(self._spec.model)
         beside = directory.absolute().with_name(directory.name + BESIDE)
         with ExitStack() as undo:
@@ -148,7 +148,7 @@ class LocalCluster:
         return testnet
 
     def stop(self) -> None:
-        """Stops all nodes, and removes a temporary directory. Nothing is done where they have been stopped."""
+        """Stops all nodes, and removes a temporary directory. It does nothing where they are stopped already."""
         self._closing.close()
 
     def _close(self) -> None:
@@ -162,13 +162,13 @@ class LocalCluster:
 
     @property
     def directory(self) -> Path:
-        """Where the nodes' configurations, keys, data and logs are: node0.yaml, keys/node0.key, data/node0/,
+        """The directory of the nodes' configurations, keys, data and logs: node0.yaml, keys/node0.key, data/node0/,
         node0.log."""
         return self._get().testnet.directory
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The nodes', in order."""
+        """The names of the nodes, in order."""
         return tuple(node.name for node in self._get().testnet.nodes)
 
     def wait(self, round: int | None = None, timeout_s: float = 600.0) -> None:  # noqa: A002 - what a user calls it
@@ -185,7 +185,7 @@ class LocalCluster:
         cluster.do(cluster.processes.wait_for_height(last if round is None else round, timeout_s))
 
     def connect(self, name: str, timeout_s: float = 120.0) -> Client:
-        """A client of one node, as `fednode.connect` gives it, once the node answers.
+        """Returns a client of one node, as `fednode.connect` does, once the node answers.
 
         Raises NodeUnreachable where that takes longer than `timeout_s`, NodeError with the end of its log where the
         node has ended.
@@ -200,7 +200,8 @@ class LocalCluster:
         return connect(process.socket)
 
     def status(self) -> dict[str, dict[str, Any] | None]:
-        """What each node says of itself, by name, as `fednode status --json`; None of one that does not answer yet.
+        """Returns the status of each node, by name, as `fednode status --json`; None for a node that does not answer
+        yet.
 
         Raises NodeError, with the end of its log, where a node has ended by itself.
         """
@@ -208,18 +209,18 @@ class LocalCluster:
         return {process.name: cluster.do(process.get_status()) for process in cluster.processes.processes}
 
     def rounds(self, name: str) -> list[dict[str, Any]]:
-        """The records of all rounds that the node lived through, oldest first, as `fednode rounds show R --json`: who
-        contributed, who was rejected and why, seconds by phase, bytes, accuracy before and after."""
+        """Returns the records of all rounds that the node took part in, oldest first, as `fednode rounds show R
+        --json`: who contributed, who was rejected and why, seconds by phase, bytes, accuracy before and after."""
         cluster = self._get()
         return cluster.do(cluster.find(name).get_rounds())
 
     def read_log(self, name: str) -> str:
-        """All that the node has logged so far."""
+        """Returns all that the node has logged so far."""
         return self._get().find(name).log_file.read_text(errors="replace")
 
 
 class _Open:
-    """What there is between entering and leaving."""
+    """The state between entering and leaving: the files, the processes, and the event loop that runs them."""
 
     def __init__(self, testnet: Testnet, processes: Processes, loop: asyncio.AbstractEventLoop) -> None:
         self.testnet = testnet
@@ -244,7 +245,7 @@ class _Open:
 
 @contextmanager
 def _running_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own."""
+    """Runs an event loop in a thread of its own, until the context is left."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="fednode-cluster", daemon=True)
     thread.start()

@@ -3,7 +3,7 @@
     from fednode.plugin import ModelSpec, ModelHyperparameters, number     # in the module of the spec: numpy alone
     from fednode.plugin import SharesModel, Batch, Prepared                # in the module that trains: loads torch
 
-Each is imported when it is asked for, so that a module of specs never loads torch.
+Each name is imported on its first use, so that a module of specs never loads torch.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
-        """Imports what is asked for, and keeps it."""
+        """Imports the object of this name on its first use, and keeps it."""
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from fednode._names import claim_names

@@ -44,18 +44,18 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Predictions:
-    """What a node's model says of N samples. `classes` are the K names that labels stand for.
+    """The predictions of a node's model for N samples. `classes` are the K names that labels stand for.
 
     `labels` [N] are the classes it chose and `probabilities` [N, K] its classifier's, also where the nearest prototype
     chose the class. `expected` [N] are the labels in the files, None where a sample has none. `applied_round` is the
-    newest round whose aggregate the model has taken in. `records` are what `fednode predict --json` prints of each
+    newest round whose aggregate the model has applied. `records` are what `fednode predict --json` prints of each
     sample.
 
     In a run whose `task` is multilabel `labels` and `expected` are [N, K], 0 or 1 each; in a regression there are
     `values` [N, K] instead of labels and probabilities, K targets in their own units, and `expected` is as they are.
 
-    `answer_by` is whose they are: federation, alone or mixed, by `weight` of the federation's model, where there is one
-    trained alone. `temperature` is theirs where they are calibrated.
+    `answer_by` says which model answered: federation, alone or mixed. A mixture weighs the federation's model by
+    `weight` against the one trained alone. `temperature` is the one that calibrated the probabilities, if they are.
     """
 
     classes: tuple[str, ...]
@@ -75,14 +75,14 @@ class Predictions:
 
     @property
     def names(self) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """The classes that were chosen, by name; of a multilabel task all labels that were given to a sample."""
+        """The names of the chosen classes; in a multilabel task, all labels that each sample was assigned."""
         if self.labels.ndim == 2:
             return tuple(tuple(self.classes[label] for label in np.flatnonzero(row)) for row in self.labels)
         return tuple(self.classes[label] for label in self.labels)
 
     @property
     def accuracy(self) -> float | None:
-        """The share of samples that are as labelled, with all of their labels; None where there are no labels."""
+        """The share of samples that are as labelled, in all of their labels; None where there are no labels."""
         if self.expected is None or self.task == REGRESSION:
             return None
         is_right = self.labels == self.expected
@@ -92,8 +92,8 @@ class Predictions:
 def predict(
     node: Answering, given: Given, labelled: Labelled, timeout_s: float, prior: float | None = None
 ) -> Predictions:
-    """The node's predictions, in as many requests as it takes. Raises ConfigError for an object that is no samples, and
-    NodeError for files that cannot be read."""
+    """Returns the node's predictions, sent in as many requests as needed. Raises ConfigError for an object that holds
+    no samples, and NodeError for files that cannot be read."""
     terms = Terms.fetch(node)
     return _gather([*_ask(node, terms, given, labelled, timeout_s, prior=prior)], terms)
 
@@ -106,7 +106,7 @@ def evaluate(
     resamples: int,
     details: Details = NO_DETAILS,
 ) -> Evaluation:
-    """The measures of the node's model on labelled samples. Raises as `predict`, also for samples without a label."""
+    """Measures the node's model on labelled samples. Raises as `predict` does, also for samples without a label."""
     terms = Terms.fetch(node)
     answers = [*_ask(node, terms, given, labelled._replace(by=details.by), timeout_s, alone=True)]
     if _get_paths(given) is None and any(answered.expected is None for answered in answers):
@@ -117,7 +117,7 @@ def evaluate(
 def _ask(
     node: Answering, terms: Terms, given: Given, labelled: Labelled, timeout_s: float, **more: Any
 ) -> Iterator[Answered]:
-    """An answer for each sample, which tells of every class."""
+    """Yields an answer for each sample, with a figure for every class."""
     top, paths = len(terms.classes), _get_paths(given)
     if paths is not None:
         yield from ask(node, terms, paths, top, labelled, timeout_s, **more)
@@ -131,7 +131,7 @@ def _ask(
 
 
 def _get_paths(given: Given) -> list[Path] | None:
-    """The files that are named; None where there is an object."""
+    """Returns the paths of the files that are named; None for an object."""
     if isinstance(given, str | PathLike):
         return [Path(given)]
     if isinstance(given, list | tuple) and given and all(isinstance(each, str | PathLike) for each in given):
@@ -169,7 +169,7 @@ def _gather(answers: Sequence[Answered], terms: Terms) -> Predictions:
 
 
 def _number(expected: Expected, terms: Terms) -> Any:
-    """A label as a number, labels as 0 and 1, values as they are."""
+    """Returns a label as a number, several labels as 0 and 1, values as they are."""
     if terms.task == REGRESSION:
         return expected
     if terms.task == MULTILABEL:

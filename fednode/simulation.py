@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 class Round:
     """One round of a simulation. Accuracies and the loss are means over the nodes; under an attack, over honest ones.
 
-    `accuracy` is on test samples of the classes that a node itself trains on, once it has taken in what the others
-    sent; `accuracy_before` is the same before that, and `loss` belongs to `accuracy`. `global_accuracy` is on
-    everyone's test samples. `sent_bytes` and `received_bytes` are what all nodes together sent and received.
+    `accuracy` is on test samples of the classes that a node itself trains on, once it has applied what the others sent;
+    `accuracy_before` is the same before that, and `loss` belongs to `accuracy`. `global_accuracy` is on everyone's test
+    samples. `sent_bytes` and `received_bytes` are what all nodes together sent and received.
     """
 
     number: int
@@ -59,36 +59,36 @@ class Simulation:
 
     @property
     def accuracy(self) -> float:
-        """After the last round; not a number where no round could be made."""
+        """The mean accuracy after the last round; not a number where no round could be made."""
         return self.rounds[-1].accuracy if self.rounds else math.nan
 
     @property
     def best_accuracy(self) -> float:
-        """After the best round."""
+        """The mean accuracy after the best round."""
         return max((round_.accuracy for round_ in self.rounds), default=math.nan)
 
     @property
     def best_round(self) -> int | None:
-        """The best round by val samples, where settings say what it is selected by (`select.by=loss`), and a quorum of
-        nodes has some; None else."""
+        """The number of the best round by val samples, where settings say how to select it (`select.by=loss`) and a
+        quorum of nodes has such samples; else None."""
         return self._result.best_round
 
     @property
     def evaluation(self) -> dict[str, Any] | None:
-        """Returns what each node measures of the best round's model on its own test samples once the run is over, as
-        `evaluations` of a client has it, where settings say so (`select.evaluate=true`); None else."""
+        """The measures that each node makes of the best round's model on its own test samples once the run is over, as
+        `evaluations` of a client returns them, where settings ask for it (`select.evaluate=true`); else None."""
         return self.to_json().get("evaluation")
 
     @property
     def global_accuracy(self) -> float:
-        """On everyone's test samples, after the last round."""
+        """The mean accuracy on everyone's test samples, after the last round."""
         return self.rounds[-1].global_accuracy if self.rounds else math.nan
 
     @property
     def measures(self) -> tuple[dict[str, Any] | None, ...]:
-        """All that each node's answers to its own test samples show after the last round: accuracy, balanced accuracy,
-        AUC and the others, and sensitivity and specificity of each class, as `measures` of `evaluate`. None of a node
-        that answers no numbers."""
+        """The measures of each node on its own test samples after the last round: accuracy, balanced accuracy, AUC and
+        the others, and sensitivity and specificity of each class, as `measures` of `evaluate`. None for a node whose
+        answers are not numbers."""
         return tuple(node.measures for node in self._nodes)
 
     def predict(
@@ -98,7 +98,7 @@ class Simulation:
 
             run.predict(images).labels
 
-        Raises ConfigError for what are no samples, NodeError for files that cannot be read.
+        Raises ConfigError for an object that holds no samples, NodeError for files that cannot be read.
         """
         from fednode.prediction import predict
 
@@ -127,9 +127,9 @@ class Simulation:
         return evaluate(self._find(node), samples, self._find_label(label), 0.0, resamples, details).to_record()
 
     def model(self, node: int = 0) -> nn.Module:
-        """A copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they are,
-        float32 [N, C, H, W] with pixels in 0..1, or features [N, F, 1, 1], and gives logits. Its `model` is the network
-        alone, which takes them normalised."""
+        """Returns a copy of the model of one node, by its number, on the CPU, in eval mode: it takes samples as they
+        are, float32 [N, C, H, W] with pixels in 0..1, or features [N, F, 1, 1], and returns logits. Its `model` is the
+        network alone, which takes them normalised."""
         return self._find(node).make_model()
 
     def _find(self, node: int) -> TrainedNode:
@@ -138,7 +138,7 @@ class Simulation:
         return self._nodes[node]
 
     def _find_label(self, label: str | tuple[str, ...] | None) -> Labelled:
-        """The columns of a table with labels: as asked for, or else as those of the run's own data."""
+        """Returns the columns of a table with labels: those asked for, or else those of the run's own data."""
         from ml.data.inference_files import DEFAULT_LABEL
         from node.admin.asking import Labelled
 
@@ -146,7 +146,7 @@ class Simulation:
         return Labelled(label, tuple(named) if isinstance(named, list) else named or DEFAULT_LABEL)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """A row for each round, by its number, with the columns that `Round` describes.
+        """Returns a row for each round, by its number, with the columns that `Round` describes.
 
         Raises NodeError where pandas is not installed.
         """
@@ -159,7 +159,7 @@ class Simulation:
         return pandas.DataFrame(rows, columns=columns).rename(columns={"number": "round"}).set_index("round")
 
     def plot(self) -> Figure:
-        """Accuracies and loss round by round, as a figure of matplotlib's that a notebook shows by itself.
+        """Draws accuracies and loss round by round, as a figure of matplotlib's that a notebook shows by itself.
 
             run.plot().savefig("run.png")
 
@@ -170,7 +170,7 @@ class Simulation:
         return draw(self)
 
     def to_json(self) -> dict[str, Any]:
-        """The object that `fednode simulate --json` prints of the same run, with every figure there is."""
+        """Returns the object that `fednode simulate --json` prints of the same run, with every figure there is."""
         from node.admin.simulated_evaluation import make_record
 
         return make_record(self._result, self._nodes[0].classes)
@@ -209,14 +209,14 @@ def simulate(
     - `method` is dfpl, mpfedcl, uapdfl, fededs or one of the baselines.
     - `data` is `digits`, `FORMAT:PATH`, a path whose format can be seen, or an object: `(x, y)` of arrays or tensors, a
       frame with a column of labels or `(frame, "outcome")`, a Dataset of torch or of Hugging Face, `{"train": one,
-      "test": another}`; or a list of these, one a site, which leaves `nodes` and `partition` nothing to say.
+      "test": another}`; or a list of these, one a site, in place of `nodes` and `partition`.
     - `partition` says who gets which samples, as in `iid`, `dirichlet:0.3` or `classes:3,1`; `shots` limits each node's
       samples per class.
     - `model` is one of ours, or your own as `package.module:factory` or as that class or factory itself; images are
       resized to `size` x `size`; `pretrained` is a file with a state dict to begin from.
     - `settings` are the method's, as in `{"lr": 0.05}`, or of a section, as in `{"model.hidden": [32]}`.
     - `attack` makes some nodes lie, as in `sign_flip:1`; `max_loss_ratio` refuses a peer's model that is much worse.
-    - `participation` is the share of nodes that take part in a round, drawn anew each time.
+    - `participation` is the share of nodes that take part in a round, drawn for each.
     - `device` is cpu, auto, cuda or cuda:N; `batched` trains all nodes in one pass: on, off or auto (on a GPU).
     - `task` is classification, multilabel or regression; of the last, accuracies are R2.
     - `on_round` is called after each round.
@@ -267,7 +267,7 @@ def simulate(
         result = run_simulation(spec, None if on_round is None else lambda row: on_round(_make_round(row)), keep)
     for node in trained:
         node.leave_samples()
-    if is_written(data):  # into files that are gone
+    if is_written(data):  # or data and settings would name files that are removed by then
         own = {key: value for key, value in result.config.data.items() if key != "path"}
         result = replace(result, config=replace(result.config, data=own))
     return Simulation(

@@ -6,8 +6,8 @@
         check_method(MySpec)                      # or "my-method", the name of an installed entry point
         check_model("my_package.nets:make", input_shape=(1, 28, 28), num_classes=10)
 
-What does not conform raises `DoesNotConform`, an AssertionError that says what was expected and what was found. Needs
-no pytest, no network and no more than some seconds, on the digits that come with scikit-learn.
+A fault raises `DoesNotConform`, an AssertionError that says what was expected and what was found. The checks need no
+pytest, no network and no more than some seconds, on the digits that come with scikit-learn.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["check_method", "check_model", "DoesNotConform"]
 
 
 class DoesNotConform(AssertionError):
-    """A method or a model is not what fednode expects; the text says where, what was expected and what was found."""
+    """A method or a model that does not conform; the text says where, what was expected and what was found."""
 
 
 def check_method(
@@ -35,12 +35,13 @@ def check_method(
     rounds: int = 2,
     seed: int = 1,
 ) -> None:
-    """Raises DoesNotConform unless a method conforms: one of fednode's or of a plugin by name, or the class of a spec.
+    """Raises DoesNotConform unless a method conforms: one of fednode's or of a plugin, by its name, or the class of a
+    spec.
 
-    Its settings survive a genesis; its payloads are of the kinds, shapes and sizes that its schema says; members
-    without its code judge them alike; two clients of one seed come to the same bytes; one that goes on from a
-    checkpoint comes to those as well; and the aggregates of a simulation are those of members that have only what was
-    sent to them. `settings` are the method's, `model` and `data` as genesis and a node's configuration have them.
+    The checks: its settings survive a genesis; its payloads have the kinds, shapes and sizes that its schema says;
+    members without its code judge them alike; two clients of one seed compute the same bytes, and so does one restored
+    from a checkpoint; the aggregates of a simulation equal those of members that know only what was sent to them.
+    `settings` are the method's, `model` and `data` as genesis and a node's configuration have them.
     """
     _claim_names()
     from fednode._conformance import Trial, run_trial
@@ -59,8 +60,8 @@ def check_model(
 ) -> None:
     """Raises DoesNotConform unless a model conforms: `package.module:factory`, or the name of an entry point.
 
-    It builds; it splits into embed and classify, each with parameters of its own; shapes and answers are the same
-    twice; it can be trained; and a copy that takes over its parameters gives the same answers.
+    The checks: it builds; it splits into embed and classify, each with parameters of its own; two builds have the same
+    shapes and answers; it can be trained; and a copy that loads its parameters answers alike.
     """
     _claim_names()
     from fednode._conformance import try_model

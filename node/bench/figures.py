@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-Report = Callable[[str], None]  # is told what is being measured
+Report = Callable[[str], None]  # receives a line on what is being measured

@@ -38,7 +38,8 @@ PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 
 def run_round_bench(spec: TestnetSpec, *, cold_starts: int, report: Report) -> dict[str, Any]:
-    """All of it: figures by name, seconds and bytes. `report` is told what is being measured."""
+    """Runs the whole benchmark. Returns figures by name, in seconds and bytes. `report` receives what is being
+    measured."""
     figures: dict[str, Any] = {"machine": get_machine(), "job": describe_job(spec)}
     report("the same arithmetic in one process")
     figures["bare"] = measure_bare(spec)
@@ -87,7 +88,7 @@ def in_new_testnet(spec: TestnetSpec, measure: Callable[[Testnet], Any]) -> Any:
 
 
 def measure_bare(spec: TestnetSpec) -> dict[str, Any]:
-    """The simulation's rounds, in a process of their own so that this one stays as small as it is."""
+    """Measures the simulation's rounds, in a process of their own so that this one stays small."""
     command = make_command("node.bench.bare", spec.method, spec.model, spec.partition)
     arguments = [str(spec.num_nodes), str(spec.rounds), str(spec.seed), *spec.settings]
     done = subprocess.run([*command, *arguments], check=True, capture_output=True, text=True, timeout=TIMEOUT_S)  # noqa: S603 - our own module
@@ -117,7 +118,7 @@ def _measure_cluster(testnet: Testnet) -> dict[str, Any]:
 
 
 def mean_by_kind(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Bytes that a node has sent in a round, by kind, from the records of rounds."""
+    """Computes the mean bytes that a node has sent in a round, by kind, from the records of rounds."""
     kinds = sorted({kind for record in records for kind in record["bytes_sent"]})
     return {kind: statistics.mean(record["bytes_sent"].get(kind, 0) for record in records) for kind in kinds}
 
@@ -126,7 +127,8 @@ def mean_by_kind(records: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _measure_start(testnet: Testnet) -> dict[str, float]:
-    """Seconds from starting the process until the worker is ready, which is when the first training step begins."""
+    """Measures the seconds from starting the process until the worker is ready, which is when the first training step
+    begins."""
 
     async def measure() -> float:
         async with LocalCluster(testnet, stands_alone=True) as cluster:
@@ -148,7 +150,8 @@ async def _wait_for_worker(process: NodeProcess) -> Mapping[str, Any]:
 
 
 def _measure_memory(testnet: Testnet) -> dict[str, float]:
-    """Proportional set size of daemon, worker and miner after some rounds, against a process that imports torch."""
+    """Measures the proportional set size of daemon, worker and miner after some rounds, against a process that imports
+    torch."""
 
     async def measure() -> dict[str, float]:
         async with LocalCluster(testnet, stands_alone=True) as cluster:
@@ -183,7 +186,8 @@ def _measure_torch_alone_mb() -> float:
 
 
 def _measure_kill(testnet: Testnet) -> dict[str, float]:
-    """Rounds of the others before and after `kill -9` of the last node: one should cost a collect_s, once."""
+    """Measures the rounds of the others before and after `kill -9` of the last node: one round should take a collect_s
+    longer, once."""
 
     async def measure() -> tuple[list[float], list[float]]:
         async with LocalCluster(testnet) as cluster:
@@ -199,7 +203,7 @@ def _measure_kill(testnet: Testnet) -> dict[str, float]:
         return before, [wall for height, wall in walls.items() if height > killed_at]
 
     before, after = asyncio.run(measure())
-    settled = sorted(after)[:-1]  # without the one round that waited
+    settled = sorted(after)[:-1]  # without the round that waited
     return {
         "before_s": statistics.median(before),
         "slowest_after_s": max(after),
@@ -212,8 +216,9 @@ def _measure_kill(testnet: Testnet) -> dict[str, float]:
 
 
 def measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[str, Any]:
-    """All processes started at once on one core, from an empty directory until all have applied the third block,
-    `count` times: each as on a machine of its own, and then as the demo's, which share what they import."""
+    """Measures cold starts, `count` times: all processes start at once on one core, from an empty directory, until all
+    have applied the third block. Once with independent processes, as on machines of their own, and once with processes
+    that share their imports, as in the demo."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
     alone: list[ColdStart] = []
@@ -244,7 +249,7 @@ def measure_cold_starts(spec: TestnetSpec, count: int, report: Report) -> dict[s
 
 
 class ColdStart(NamedTuple):
-    """Seconds until all have applied the first block, and the third."""
+    """The seconds until all have applied the first block, and the third."""
 
     first_s: float
     third_s: float

@@ -39,7 +39,7 @@ from node.host.machine import get_machine
 BATCH_SIZE = 32
 LR = 0.01
 SEED = 1
-WARM_UP = 3  # steps before the clock starts: workers, caches, the first touch of everything
+WARM_UP = 3  # steps before the clock starts: workers, caches, first use
 NUM_WORKERS = (0, 2)
 DATA = {"format": "digits"}
 
@@ -81,9 +81,9 @@ def run_train_bench(
     engine: Mapping[str, Any],
     report: Report,
 ) -> dict[str, Any]:
-    """Samples per second of each model, and how many times the plain loop's the engine's are; of those with a frozen
-    encoder, under "frozen", how many times those on images those on features are. `steps` is each job's own unless
-    given. Raises ConfigError, or MlError for a device that is not there."""
+    """Measures samples per second of each model, and the ratio of the engine to the plain loop; for models with a
+    frozen encoder, under "frozen", also the ratio of training on features to training on images. `steps` is each job's
+    own unless given. Raises ConfigError, or MlError for a device that is missing."""
     place = get_device(device)
     jobs = [_get_job(name) for name in models]
     figures: dict[str, Any] = {
@@ -175,14 +175,14 @@ def _make_client(job: Job, device: torch.device, engine: Mapping[str, Any]) -> C
 
 
 def _make_plain_model(job: Job, client: Client, device: torch.device) -> Model:
-    """The same weights in the default layout."""
+    """Makes a model of the same weights in the default memory layout."""
     model = build_model(job.model, job.input_shape, client.state.data.num_classes)
     model.load_state_dict(client.state.model.state_dict())
     return model.to(device)
 
 
 def _time_engine(client: Client, steps: int, height: int) -> float:
-    """Samples per second of a local phase of `steps` steps."""
+    """Measures the samples per second of a local phase of `steps` steps."""
     client.run(client.begin(height, bytes(32), WARM_UP))
     start = read_clock(client.device)
     phase = client.begin(height, bytes(32), steps)
@@ -192,7 +192,7 @@ def _time_engine(client: Client, steps: int, height: int) -> float:
 
 
 def _time_loader(model: Model, samples: TensorDataset, num_workers: int, steps: int, device: torch.device) -> float:
-    """Samples per second of `steps` steps of the plain loop."""
+    """Measures the samples per second of `steps` steps of the plain loop."""
     optimizer = torch.optim.SGD(model.parameters(), lr=LR)
     model.train()
     with _open_loader(samples, num_workers, device) as batches:
@@ -205,7 +205,7 @@ def _time_loader(model: Model, samples: TensorDataset, num_workers: int, steps: 
 def _step_through(
     model: Model, optimizer: torch.optim.Optimizer, batches: Iterator[Sequence[Tensor]], device: torch.device
 ) -> int:
-    """The loop of the tutorials. How many samples it saw."""
+    """Trains by the loop of the tutorials. Returns how many samples it saw."""
     num_samples, total = 0, torch.zeros((), device=device)
     for x, y in batches:
         x, y = x.to(device, non_blocking=True), y.to(device, non_blocking=True)
@@ -223,7 +223,7 @@ def _step_through(
 def _open_loader(
     samples: TensorDataset, num_workers: int, device: torch.device
 ) -> Iterator[Iterator[Sequence[Tensor]]]:
-    """Shuffled batches, epoch after epoch. The workers have ended when this has."""
+    """Yields shuffled batches, epoch after epoch. Ends the workers when the context is left."""
     loader = DataLoader(
         samples,
         batch_size=BATCH_SIZE,
@@ -238,7 +238,7 @@ def _open_loader(
         yield epochs
     finally:
         epochs.close()
-        del loader  # the last to hold persistent workers: they are joined as it goes
+        del loader  # the last reference to persistent workers: deleting it joins them
 
 
 def _repeat(loader: DataLoader[Any]) -> Generator[Sequence[Tensor], None, None]:

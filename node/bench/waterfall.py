@@ -26,12 +26,13 @@ from node.host.procfs import read_cpu_s
 from node.testnet.cluster import LocalCluster, NodeProcess
 from node.testnet.layout import Testnet, TestnetSpec
 
-SPARE = 100  # rounds that follow, so that small nodes are not done before anybody looks
+SPARE = 100  # extra rounds, so that small nodes are not done before they are read
 
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What one node has spent by a height: seconds of CPU by process, messages sent, and the batches they went in."""
+    """The costs of one node up to a height: seconds of CPU by process, messages sent, and the batches they were sent
+    in."""
 
     height: int
     cpu_s: Mapping[str, float]
@@ -39,13 +40,13 @@ class _Spent:
     batches: int
 
     def compare(self, before: _Spent, name: str) -> float:
-        """So many a round more."""
+        """Returns the increase since `before`, per round."""
         more: float = getattr(self, name) - getattr(before, name)
         return more / (self.height - before.height)
 
 
 def run_waterfall(spec: TestnetSpec, *, report: Report) -> dict[str, Any]:
-    """The figures by name: seconds, and messages a node and round."""
+    """Measures the figures by name: seconds, and messages a node and round."""
     report("the same arithmetic in one process")
     bare = measure_bare(spec)
     report(f"{spec.num_nodes} real processes")
@@ -55,7 +56,7 @@ def run_waterfall(spec: TestnetSpec, *, report: Report) -> dict[str, Any]:
 
 
 def _measure(testnet: Testnet, rounds: int) -> dict[str, Any]:
-    """Of so many rounds, from when all are warm on."""
+    """Measures so many rounds, once all nodes are warm."""
 
     async def measure() -> tuple[list[float], list[tuple[_Spent, _Spent]]]:
         async with LocalCluster(testnet) as cluster:
@@ -97,7 +98,7 @@ def _count_sent(process: NodeProcess) -> tuple[int, int]:
 
 
 def _read_records(testnet: Testnet) -> list[Mapping[str, Any]]:
-    """Of all nodes, which have stopped."""
+    """Reads the records of all nodes, which have stopped."""
     records: list[Mapping[str, Any]] = []
     for node in testnet.nodes:
         with closing(SqliteStore.open(node.data_dir, testnet.genesis, readonly=True)) as store:
@@ -106,8 +107,8 @@ def _read_records(testnet: Testnet) -> list[Mapping[str, Any]]:
 
 
 def describe_steps(rounds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]]:
-    """Each step of a round by name: when it was, and how long after the step before, both as medians over the `rounds`.
-    A step that was over before the one above it has taken nothing."""
+    """Describes each step of a round by name: when it happened, and how long after the step before, both as medians
+    over the `rounds`. A step that was over before the one above it took no time."""
     took: dict[str, list[float]] = {step: [] for step in STEPS}
     for steps in rounds:
         until_s = 0.0
@@ -128,7 +129,7 @@ def describe_steps(rounds: Sequence[Mapping[str, float]]) -> list[dict[str, Any]
 
 
 def describe_cpu(spent: Sequence[tuple[_Spent, _Spent]]) -> dict[str, float]:
-    """Seconds of CPU a node and round, by process."""
+    """Computes the seconds of CPU a node and round, by process."""
     return {
         process: statistics.mean(
             (after.cpu_s[process] - before.cpu_s[process]) / (after.height - before.height) for before, after in spent

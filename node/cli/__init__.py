@@ -12,12 +12,12 @@ INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code; what went wrong stands in one place, on stderr."""
+    """Runs the command line and returns its exit code; errors are printed on stderr."""
     if os.getpid() == 1:
         _heed_sigterm()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a name that cannot be shown must not end the command
     try:
         from node.host.collector import collect_seldom
 
@@ -25,14 +25,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from node.cli.app import run
 
         return run(list(sys.argv[1:] if arguments is None else arguments))
-    except KeyboardInterrupt:  # before or after typer, which hears of all others
+    except KeyboardInterrupt:  # before or after typer, which handles all others
         return INTERRUPTED
 
 
 def _heed_sigterm() -> None:
-    """SIGTERM ends this process, as it does any other that has not asked for it yet.
+    """Lets SIGTERM end this process, as it ends any other process without a handler.
 
-    From a container's first process the kernel keeps every signal it has no handler for: whoever stopped a node
-    before it listens would wait for nothing, and then kill it.
+    In a container's first process the kernel drops every signal without a handler: a node stopped before it listens
+    would wait in vain, and then be killed.
     """
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))

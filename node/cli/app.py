@@ -71,7 +71,7 @@ Examples: fednode --config node.yaml starts a node; fednode demo tries it all ou
 
 
 def make_app() -> typer.Typer:
-    """The application with the commands of every module."""
+    """Makes the application with the commands of every module."""
     app = make_group(SUMMARY)
     for name in MODULES:
         importlib.import_module(name).register(app)
@@ -79,12 +79,12 @@ def make_app() -> typer.Typer:
 
 
 def run(arguments: list[str], make: Callable[[], typer.Typer] | None = None, name: str = "fednode") -> int:
-    """Runs one command line, of `fednode` or of what `make` gives. Errors that are the user's to mend are one line;
-    others show where they arose."""
+    """Runs one command line, of `fednode` or of the application that `make` returns. Errors that the user can correct
+    are one line; others show a traceback."""
     try:
         code = _run(arguments, make or make_app, name)
-        sys.stdout.flush()  # here, as at the interpreter's end nobody would catch what comes of it
-    except BrokenPipeError:  # whoever read it has enough
+        sys.stdout.flush()  # here, as nobody would catch its errors at the interpreter's end
+    except BrokenPipeError:  # the reader has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return code
@@ -100,16 +100,16 @@ def _run(arguments: list[str], make: Callable[[], typer.Typer], name: str) -> in
         return error.exit_code
     except BrokenPipeError:
         raise
-    except OSError as error:  # of a file that no command has looked at more closely
+    except OSError as error:  # an error about a file that no command has translated
         _complain(f"fednode: {error.filename or 'this machine'}: {error.strerror or error}")
         return 1
-    except SystemExit as done:  # how typer ends every command, a good one too
+    except SystemExit as done:  # typer ends every command so, also one that succeeds
         return done.code if isinstance(done.code, int) else 1
     return 0
 
 
 def _complain(text: str) -> None:
-    """On stderr, where the last line is the error's own and begins with the program's name."""
+    """Prints an error on stderr; its last line is the error's own and begins with the program's name."""
     if is_journal(sys.stderr, os.environ):
         print(mark_lines(text, logging.ERROR), file=sys.stderr)
         return

@@ -27,7 +27,7 @@ Overrides = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key, as in training.seed=5. May be repeated."),
 ]
-MAX_HEIGHT = (1 << 63) - 1  # what a request can ask for
+MAX_HEIGHT = (1 << 63) - 1  # the most that a request can ask for
 RoundOption = Annotated[
     str,
     typer.Option(
@@ -81,13 +81,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON on stdout; its keys a
 
 
 def add_drop(settings: list[str] | None, drop: str | None) -> tuple[str, ...]:
-    """The settings, and `--drop` as the one that it stands for."""
+    """Returns the settings, with `--drop` as the one that it stands for."""
     return (*(settings or ()), *([] if drop is None else [f"input.drop={json.dumps(drop.split(','))}"]))
 
 
 def read_sites(context: typer.Context, sites: list[Path] | None, others: Sequence[str]) -> list[str] | None:
-    """The paths of `--site`; None where there is none. Raises ConfigError where one of `others`, which they stand in
-    the place of, is given too."""
+    """Returns the paths of `--site`; None where there is none. Raises ConfigError where one of the `others` that they
+    replace is given too."""
     if not sites:
         return None
     given = [name for name in others if getattr(context.get_parameter_source(name), "name", "") == "COMMANDLINE"]
@@ -97,7 +97,7 @@ def read_sites(context: typer.Context, sites: list[Path] | None, others: Sequenc
 
 
 def read_counts(option: str, text: str, example: str, *, are_different: bool = False) -> tuple[int, ...]:
-    """The numbers of a comma-separated list, in its order. Raises ConfigError."""
+    """Reads the numbers of a comma-separated list, in its order. Raises ConfigError."""
     counts = tuple(int(word) if word.isdecimal() else 0 for word in text.split(","))
     if not all(counts) or (are_different and len(set(counts)) < len(counts)):
         which = "different whole numbers" if are_different else "whole numbers"
@@ -106,8 +106,8 @@ def read_counts(option: str, text: str, example: str, *, are_different: bool = F
 
 
 def join_options(draft: Callable[..., T], run: Callable[..., None]) -> Callable[..., None]:
-    """Returns the command that gives `run` what `draft` makes of its own options: it has the options of both, and the
-    help of `draft`. What both of them ask for they both get."""
+    """Returns a command that passes to `run` what `draft` makes from its own options: it has the options of both, and
+    the help of `draft`. Options that both have are passed to both."""
     own = inspect.signature(draft, eval_str=True).parameters
     first, *shared = inspect.signature(run, eval_str=True).parameters.values()
     names = {parameter.name for parameter in shared}
@@ -123,13 +123,13 @@ def join_options(draft: Callable[..., T], run: Callable[..., None]) -> Callable[
 
 
 def give_signature(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> None:
-    """Gives a function the parameters that typer makes options of."""
+    """Sets the parameters of a function that typer turns into options."""
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
 
 
 def make_group(summary: str) -> typer.Typer:
-    """A group of commands; `-h` and `--help` both work, and help is plain text that survives a pipe."""
+    """Makes a group of commands; `-h` and `--help` both work, and help is plain text that survives a pipe."""
     return typer.Typer(
         help=summary,
         context_settings={"help_option_names": ["-h", "--help"]},

@@ -12,12 +12,12 @@ from node.finite import to_finite
 from node.log import escape_control
 
 SHORT_CHARS = 8
-KEY_CHARS = 4  # of a key, beside the name
+KEY_CHARS = 4  # characters of a key, beside the name
 RED, GREEN, YELLOW = 31, 32, 33
 
 
 def can_ask() -> bool:
-    """Whether somebody sees what is printed, and can answer."""
+    """Says whether a person sees the output, and can answer."""
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
@@ -44,12 +44,12 @@ def show_id(text: str) -> str:
 
 
 def show_name(name: str, member_id: str) -> str:
-    """A name where somebody decides, with the first characters of its key beside it."""
+    """Returns a name with the first characters of its key, for output that a person decides by."""
     return f"{name} ({member_id[:KEY_CHARS]})" if member_id else name
 
 
 def show_time(text: str) -> str:
-    """`2026-11-20 14:02:16` of an RFC 3339 time in UTC."""
+    """Returns `2026-11-20 14:02:16` for an RFC 3339 time in UTC."""
     return text[:19].replace("T", " ")
 
 
@@ -62,7 +62,7 @@ def show_bytes(count: float) -> str:
 
 
 def show_seconds(seconds: float) -> str:
-    """`0.042 s`, `12.3 s`, `5 min`, `3 h`, `2 d`: what matters of a duration."""
+    """Returns a duration with the digits that matter: `0.042 s`, `12.3 s`, `5 min`, `3 h`, `2 d`."""
     if seconds < 1:
         return f"{seconds:.3f} s"
     if seconds < 100:
@@ -78,8 +78,8 @@ def show_number(value: float | None, digits: int = 4) -> str:
 
 
 def paint(text: str, color: int, stream: TextIO | None = None) -> str:
-    """`text` for stdout, or another stream, in one of the terminal's colours, unless NO_COLOR is set or nobody
-    looks."""
+    """Returns `text` for stdout, or another stream, in one of the terminal's colours, unless NO_COLOR is set or the
+    stream is no terminal."""
     stream = sys.stdout if stream is None else stream
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb" or not stream.isatty():
         return text
@@ -87,8 +87,8 @@ def paint(text: str, color: int, stream: TextIO | None = None) -> str:
 
 
 def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Lines of aligned columns; one whose heading begins with `>` is aligned to the right. No headings, no head. What
-    does not show is escaped."""
+    """Returns lines of aligned columns; one whose heading begins with `>` is aligned to the right. Without headings
+    there is no head. Characters that do not show are escaped."""
     rights = [heading.startswith(">") for heading in headings]
     cells = [
         tuple(heading.removeprefix(">") for heading in headings),
@@ -106,7 +106,7 @@ def format_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> list
 
 
 def format_facts(facts: Iterable[tuple[str, str]]) -> list[str]:
-    """Names and values, one pair a line."""
+    """Returns names and values, one pair a line."""
     return format_table(("", ""), facts)
 
 

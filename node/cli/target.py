@@ -55,7 +55,7 @@ DataDir = Annotated[
 
 
 def make_listing(summary: str, list_all: Callable[..., None]) -> typer.Typer:
-    """Returns a group of commands that lists where none of them is named: `fednode members` is `fednode members list`,
+    """Returns a group of commands that lists where no command is named: `fednode members` is `fednode members list`,
     with the same options."""
 
     def list_by_default(context: typer.Context, **given: Any) -> None:
@@ -73,8 +73,7 @@ def make_listing(summary: str, list_all: Callable[..., None]) -> typer.Typer:
 
 
 def refuse_options_before(context: typer.Context) -> None:
-    """Refuses options of a group that say nothing to the command after them: an operator would think that it had got
-    them."""
+    """Refuses options of a group that have no effect on the command after them: an operator would expect one."""
     sources = (context.get_parameter_source(name) for name in context.params)
     if any(source is not None and source.name == "COMMANDLINE" for source in sources):
         command = f"{context.command_path} {context.invoked_subcommand}"
@@ -82,7 +81,7 @@ def refuse_options_before(context: typer.Context) -> None:
 
 
 def read_data_dir(config: Path | None, data_dir: Path | None) -> Path:
-    """Returns the data directory of a node that is not asked: as it is given, or as its configuration names it."""
+    """Returns the data directory of a node that need not run: as given, or as its configuration names it."""
     if (config is None) == (data_dir is None):
         raise typer.BadParameter("expected either --config FILE or --data-dir DIR")
     if config is None:
@@ -104,7 +103,7 @@ def read_store(config: Path | None, data_dir: Path | None) -> tuple[Path, Genesi
 
 
 def offer_token_file(command: Any) -> None:
-    """Gives `--token-file` to each command below this one that takes `--socket`."""
+    """Adds `--token-file` to each command below this one that takes `--socket`."""
     for below in getattr(command, "commands", {}).values():
         offer_token_file(below)
     if any(parameter.name == "socket" for parameter in command.params):
@@ -129,11 +128,11 @@ def _hold(
         ),
     ] = None,
 ) -> None:
-    """Has the option as typer makes it; never called."""
+    """Holds the option as typer makes it; never called."""
 
 
 def _get_environment() -> Mapping[str, str]:
-    """As the command was given it, in variables and on its line."""
+    """Returns the variables of the environment, with those that the command line sets."""
     given = _token_file.get()
     if given is None:
         return os.environ
@@ -143,7 +142,8 @@ def _get_environment() -> Mapping[str, str]:
 
 
 def find_socket(socket: str | None, config: Path | None) -> AdminAddress:
-    """Whom to ask. Raises NodeUnreachable, ConfigError or a usage error when there is none, or several."""
+    """Returns the address of the node to ask. Raises NodeUnreachable, ConfigError or a usage error when there is none,
+    or several."""
     if address := socket or os.environ.get(ADDRESS_VARIABLE):
         return _read_address(address)
     if config is not None:
@@ -181,14 +181,14 @@ def _read_config(path: Path) -> Configured:
 
 @contextmanager
 def open_node(socket: str | None, config: Path | None) -> Iterator[AdminClient]:
-    """A running node."""
+    """Opens a client of a running node."""
     with open_place(find_socket(socket, config)) as client:
         yield client
 
 
 @contextmanager
 def open_place(place: AdminAddress) -> Iterator[AdminClient]:
-    """The running node at a place. Raises NodeUnreachable."""
+    """Opens a client of the running node at a place. Raises NodeUnreachable."""
     from node.admin.client import AdminClient
     from node.admin.place import validate_socket
 
@@ -200,7 +200,7 @@ def open_place(place: AdminAddress) -> Iterator[AdminClient]:
 
 @contextmanager
 def open_ledger(socket: str | None, config: Path | None, data_dir: Path | None) -> Iterator[LedgerClient]:
-    """A running node, or what a stopped one has left."""
+    """Opens the ledger of a running node, or the one a stopped node has left."""
     left = choose_data_dir(socket, config, data_dir)
     if left is None:
         with open_node(socket, config) as client:
@@ -213,7 +213,7 @@ def open_ledger(socket: str | None, config: Path | None, data_dir: Path | None) 
 
 
 def choose_data_dir(socket: str | None, config: Path | None, data_dir: Path | None) -> Path | None:
-    """The data directory to read, or None when a running node is to be asked."""
+    """Returns the data directory to read, or None when a running node is to be asked."""
     if data_dir is not None:
         if socket or config is not None:
             raise typer.BadParameter("expected --data-dir alone, without --socket or --config")

@@ -32,12 +32,12 @@ HEADINGS: Mapping[Kind, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answers:
-    """Those of one run: `confusion` int64[C, C] by the class of samples and the class they were given, the ROC curve of
-    each class that has one, with the area under it, and how reliable the confidence is."""
+    """The answers of one run: `confusion` int64[C, C] by the true class of samples and the class predicted, the ROC
+    curve of each class that has one, with the area under it, and how well the confidence is calibrated."""
 
     label: str
     seed: str
-    names: tuple[str, ...]  # of the classes
+    names: tuple[str, ...]  # names of the classes
     confusion: Ints
     rocs: Mapping[str, tuple[Roc, float]]
     reliability: Reliability
@@ -89,7 +89,8 @@ def make_answers_figures(experiment: Experiment, section: AnswersSection, snapsh
 
 
 def compute_answers(label: str, seed: str, kept: Kept) -> Answers:
-    """All that is drawn of one run's model. Of two classes the second has a curve: the first's is its mirror."""
+    """Computes all that is drawn of one run's model. Of two classes only the second has a curve: the first's is its
+    mirror image."""
     snapshot, names = kept.snapshot, kept.names
     probabilities = snapshot.probabilities.astype("float64")
     rocs = {}
@@ -109,7 +110,7 @@ def compute_answers(label: str, seed: str, kept: Kept) -> Answers:
 
 
 def say_figures(kind: Kind, panel: Answers) -> list[str]:
-    """The figures of a panel, in words."""
+    """Returns the figures of a panel, in words."""
     said = [f"{panel.num_samples} samples"]
     if kind == "confusion":
         right = int(panel.confusion.trace())

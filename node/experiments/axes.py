@@ -7,11 +7,11 @@ from typing import Any
 
 from node.experiments.plan import Point, show_fact
 
-Key = tuple[str, ...]  # values of some axes as shown: of a row, a column, a line
+Key = tuple[str, ...]  # the values of some axes as shown, for a row, a column or a line
 
 
 def select(points: Iterable[Point], where: Mapping[str, Any]) -> list[Point]:
-    """The points whose facts are as `where` says: one value, or any of a list."""
+    """Returns the points whose facts match `where`: one value, or any of a list."""
     return [point for point in points if all(_has(point, axis, value) for axis, value in where.items())]
 
 
@@ -25,7 +25,7 @@ def get_key(point: Point, axes: Sequence[str]) -> Key:
 
 
 def list_keys(points: Sequence[Point], axes: Sequence[str]) -> tuple[Key, ...]:
-    """The different keys in the order of the axes' values, the first axis outermost."""
+    """Lists the different keys in the order of the axes' values, the first axis outermost."""
     orders = [list(dict.fromkeys(show_fact(point.facts.get(axis)) for point in points)) for axis in axes]
     keys = dict.fromkeys(get_key(point, axes) for point in points)
     return tuple(sorted(keys, key=lambda key: [order.index(part) for order, part in zip(orders, key, strict=True)]))
@@ -43,29 +43,29 @@ _AXIS_NAMES = {
 
 
 def name_axis(axis: str) -> str:
-    """The name of the axis in a heading."""
+    """Returns the name of the axis for a heading."""
     return _AXIS_NAMES.get(axis, axis.removeprefix("method.").removeprefix("model."))
 
 
 def name_fact(axis: str, text: str) -> str:
-    """A value where nothing beside it says of which axis it is: `R 10`, but `dfpl`."""
+    """Returns a value as text where nothing beside it names the axis: `R 10`, but `dfpl`."""
     return (
         text if axis in ("", "method", "task", "data", "model", "partition", "network") else f"{name_axis(axis)} {text}"
     )
 
 
 def name_key(axes: Sequence[str], key: Key) -> str:
-    """The values of a key where nothing beside them says of which axes they are; empty without any."""
+    """Returns the values of a key as text where nothing beside them names the axes; empty for a key without values."""
     return ", ".join(name_fact(axis, text) for axis, text in zip(axes, key, strict=True))
 
 
 def name_figure(title: str, axes: Sequence[str], key: Key) -> str:
-    """One of the figures of a title, of which there is one for each key."""
+    """Returns the name of one figure, for a title that has a figure for each key."""
     return ", ".join(filter(None, (title, name_key(axes, key))))
 
 
 def split(points: Sequence[Point], axes: Sequence[str]) -> Iterator[tuple[Key, list[Point]]]:
-    """The points by their key, in the order of `list_keys`."""
+    """Yields the points by their key, in the order of `list_keys`."""
     by_key: dict[Key, list[Point]] = {}
     for point in points:
         by_key.setdefault(get_key(point, axes), []).append(point)

@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 AnyFigure = Figure | AnswersFigure | EmbeddingFigure
 Drawn = tuple["Canvas", dict[str, str]]
 
-MOST_WRITTEN = 12  # classes whose counts and names have room
-MOST_NAMED = 24  # classes that a legend has room for
+MOST_WRITTEN = 12  # classes, up to which counts and names are written
+MOST_NAMED = 24  # at most so many classes fit a legend
 _MARKERS = "osD^vPX*"
-_EVERYONES = "*"  # the mark of a prototype that is nobody's own
-_SHAPES = "PDsX^vpo<>dh"  # of clients, as far as they go
-_BOXES_WIDTH = 0.8  # of all lines at one tick
+_EVERYONES = "*"  # the mark of a prototype without an author
+_SHAPES = "PDsX^vpo<>dh"  # marks of clients' prototypes
+_BOXES_WIDTH = 0.8  # of all boxes at one tick together
 
 
 def make_draw(figure: AnyFigure, numbers: Mapping[str, int]) -> Draw:
-    """Returns what draws the figure; `numbers` are those of lines, by label."""
+    """Returns the function that draws the figure; `numbers` choose the look of each line, by its label."""
     match figure:
         case Figure(draw="grid"):
             return lambda: _draw_grid(figure)
@@ -52,7 +52,7 @@ def make_draw(figure: AnyFigure, numbers: Mapping[str, int]) -> Draw:
 
 
 def number_lines(figures: Sequence[AnyFigure]) -> dict[str, int]:
-    """Returns a number for each label, by which it looks the same in all figures of a page."""
+    """Returns a number for each label, so that it looks the same in all figures of a page."""
     lines = [line for one in figures if isinstance(one, Figure) for panel in one.panels for line in panel.lines]
     return {label: i for i, label in enumerate(dict.fromkeys(line.label for line in lines))}
 
@@ -99,7 +99,7 @@ def _set_axes(axes: Axes, figure: Figure) -> None:
 
 
 def _draw_line(axes: Axes, line: Line, number: int, look: dict[str, Any]) -> Any:
-    if line.flat:  # it sends nothing: its best is there from the start
+    if line.flat:  # it sends nothing, so its best value is a flat line
         return axes.axhline(max(line.mean), linestyle=(0, (1, 1.2)), **look)
     if any(line.std):
         low, high = ([mean + sign * std for mean, std in zip(line.mean, line.std, strict=True)] for sign in (-1, 1))
@@ -122,7 +122,7 @@ def _draw_boxes(axes: Axes, panel: Panel, j: int, look: dict[str, Any]) -> Any:
 
 
 def summarise(values: Sequence[float]) -> tuple[float, ...]:
-    """The least, the quartiles with the median between them, and the greatest."""
+    """Returns the least, the quartiles with the median between them, and the greatest."""
     return tuple(np.quantile(values, (0, 0.25, 0.5, 0.75, 1)).tolist())
 
 
@@ -139,7 +139,7 @@ def _describe(figure: Figure, line: Line) -> str:
 
 
 def _shade(axes: Axes, shares: Sequence[Sequence[float]], texts: Sequence[Sequence[str]]) -> None:
-    """Draws fields, the darker the larger their share of 1, none where it is no number."""
+    """Draws fields, the darker the larger their share of 1; one that is not a number stays empty."""
     from matplotlib.colors import LinearSegmentedColormap, to_rgba
 
     colours = LinearSegmentedColormap.from_list("", [to_rgba(COLOURS[0], 0.0), to_rgba(COLOURS[0], 0.75)])
@@ -184,7 +184,7 @@ def _draw_answers(figure: AnswersFigure) -> Drawn:
 
 
 def _draw_confusion(axes: Axes, panel: Answers) -> None:
-    """The darker, the more of a class's samples were given that class."""
+    """Draws a confusion matrix: the darker a field, the larger the share of the class's samples."""
     num = len(panel.names)
     shares = panel.confusion / panel.confusion.sum(axis=1, keepdims=True).clip(min=1)
     texts = [[str(count or "") for count in row] for row in panel.confusion.tolist()] if num <= MOST_WRITTEN else ()
@@ -209,7 +209,7 @@ def _draw_roc(axes: Axes, panel: Answers) -> None:
 
 
 def _draw_calibration(axes: Axes, panel: Answers) -> None:
-    """A dot for each bin, the larger the more samples it has."""
+    """Draws a dot for each bin of confidence, the larger the more samples it has."""
     _set_unit_square(axes, "confidence", "accuracy")
     told = panel.reliability
     axes.plot(told.confidence, told.accuracy, color=COLOURS[0], linewidth=1.0)
@@ -227,7 +227,7 @@ def _set_unit_square(axes: Axes, x_label: str, y_label: str) -> None:
 
 
 def get_colours(count: int) -> list[str]:
-    """Returns a colour for each class; of more than ten by hue alone."""
+    """Returns a colour for each class; more than ten differ by hue alone."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])
     colours = (colorsys.hls_to_rgb(i / count, 0.42 + 0.16 * (i % 2), 0.65) for i in range(count))

@@ -23,11 +23,11 @@ from node.experiments.sections import (
 from node.experiments.tables import find_baselines
 from node.experiments.values import SERIES, VALUES, needs_network
 
-OWN_X = ("round", "bytes", "seconds", "epochs", "network_seconds")  # what a figure has across besides axes
+OWN_X = ("round", "bytes", "seconds", "epochs", "network_seconds")  # what a figure's x may be besides an axis
 
 
 def get_report(experiment: Experiment) -> ReportSection:
-    """The file's report, with what it left open filled in."""
+    """Returns the file's report, with defaults where it leaves something out."""
     given = experiment.file.report
     tables = list(_default_tables(experiment) if given.tables is None else given.tables)
     figures: Sequence[AnyFigureSection] = _default_figures(experiment) if given.figures is None else given.figures
@@ -84,7 +84,7 @@ def _make_traffic_table(experiment: Experiment) -> TableSection:
 
 
 def list_needed_fields(experiment: Experiment) -> frozenset[str]:
-    """The fields of rounds that the file's report shows and that results of earlier versions do not have."""
+    """Lists the fields of rounds that the file's report shows and that results of earlier versions lack."""
     given = experiment.file.report
     figures = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
     shown = {value for table in given.tables or () for value in table.value} | {figure.y for figure in figures}
@@ -97,20 +97,20 @@ def list_needed_fields(experiment: Experiment) -> frozenset[str]:
 
 
 def needs_divergences(experiment: Experiment) -> bool:
-    """Whether the file's report shows how far pairs of clients were apart, which results of earlier versions do not
-    say."""
+    """Says whether the file's report shows how far pairs of clients are apart, which results of earlier versions
+    lack."""
     return any(isinstance(figure, PairsSection) for figure in experiment.file.report.figures or ())
 
 
 def _asks_network(given: ReportSection) -> bool:
-    """Whether a table or a figure has seconds that are reckoned by a network."""
+    """Says whether a table or a figure shows seconds that are computed for a network."""
     lines = [figure for figure in given.figures or () if isinstance(figure, FigureSection)]
     named = [table.value for table in given.tables or ()] + [(figure.x, figure.y) for figure in lines]
     return any(map(needs_network, named))
 
 
 def find_report_problems(experiment: Experiment) -> Found:
-    """The problems of a file's report: what cannot be laid out, under the keys it was written at."""
+    """Finds what cannot be laid out in a file's report, under the keys it was written at."""
     given = experiment.file.report
     found: Found = []
     for i, table in enumerate(given.tables or ()):
@@ -140,7 +140,7 @@ def _check_table(experiment: Experiment, table: TableSection, keys: Keys) -> Fou
 def _check_figure(experiment: Experiment, figure: AnyFigureSection, keys: Keys) -> Found:
     found: Found = []
     used: list[str] = []
-    named: dict[str, Iterable[str]] = {}  # what each key may be
+    named: dict[str, Iterable[str]] = {}  # the allowed values of each key
     there = experiment
     if isinstance(figure, GridSection):
         used = [figure.x, figure.y]
@@ -167,7 +167,7 @@ def _check_figure(experiment: Experiment, figure: AnyFigureSection, keys: Keys) 
         for name, known in named.items()
         for text in _name_unknown((getattr(figure, name),), known)
     ]
-    if isinstance(figure, FigureSection) and "y" not in named:  # of an unknown x nothing more can be said
+    if isinstance(figure, FigureSection) and "y" not in named:  # nothing more can be checked for an unknown x
         return found
     laid_out = [name for name in ("lines", "panels", "each", "over") if hasattr(figure, name)]
     axes = {name: getattr(figure, name) for name in laid_out} | {"where": tuple(figure.where)}
@@ -176,7 +176,8 @@ def _check_figure(experiment: Experiment, figure: AnyFigureSection, keys: Keys) 
 
 
 def _check_network(experiment: Experiment, names: Sequence[str], keys: Keys, averaged: set[str]) -> Found:
-    """Seconds over a network have one to be reckoned by, and each its own."""
+    """Checks that seconds over a network have a network to compute them for, and that a table or figure shows one
+    network."""
     if not needs_network(names):
         return []
     if not experiment.file.report.network:
@@ -185,7 +186,7 @@ def _check_network(experiment: Experiment, names: Sequence[str], keys: Keys, ave
 
 
 def _check_seconds(table: TableSection, keys: Keys) -> Found:
-    """Values at equal training time and the seconds to read them at belong together."""
+    """Checks that values at equal training time come with the seconds to read them at, and the reverse."""
     timed = [name for name in table.value if name in VALUES and VALUES[name].needs_seconds]
     if timed and table.seconds is None:
         return [((*keys, "value"), f"expected `seconds` beside {timed[0]}: the training time to compare at")]
@@ -196,7 +197,7 @@ def _check_seconds(table: TableSection, keys: Keys) -> Found:
 
 
 def _check_clients(table: TableSection, keys: Keys) -> Found:
-    """A table by client has values that are kept for each."""
+    """Checks that a table by client shows values that are kept for each client."""
     unkept = [name for name in table.value if name in VALUES and VALUES[name].of_client is None]
     if unkept and is_by_client(table.rows, table.columns):
         names = ", ".join(name for name, value in VALUES.items() if value.of_client is not None)
@@ -205,7 +206,7 @@ def _check_clients(table: TableSection, keys: Keys) -> Found:
 
 
 def _check_against(experiment: Experiment, table: TableSection, keys: Keys) -> Found:
-    """What is compared with others has them beside it in the sweep."""
+    """Checks that the sweep has the runs that a table compares with."""
     if not table.against or not table.against.keys() <= experiment.known_axes:
         return []
     if is_by_client(table.rows, table.columns):

@@ -17,22 +17,23 @@ from node.experiments.results import Kept
 from node.experiments.sections import EmbeddingSection, SnapshotSection
 
 T = TypeVar("T")
-Snapshots = Mapping[tuple[str, int], Kept]  # by run and client
+Snapshots = Mapping[tuple[str, int], Kept]  # snapshots by run and client
 
 NAMES = {"tsne": "t-SNE", "pca": "PCA"}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Map:
-    """One run on a plane: `samples` [N, 2] of `labels`, `prototypes` [n, 2] of `classes` by `authors` (None: nobody's).
+    """One run's embeddings on a plane: `samples` [N, 2] of `labels`, `prototypes` [n, 2] of `classes` by `authors`
+    (None: no author).
 
-    Counted before they were laid flat: the samples that were classified rightly, and those whose nearest prototype is
-    of their own class, None without prototypes.
+    Two counts are made before the projection: the samples classified correctly, and those whose nearest prototype is of
+    their own class, None without prototypes.
     """
 
     label: str
     seed: str
-    names: tuple[str, ...]  # of the classes
+    names: tuple[str, ...]  # names of the classes
     samples: Array
     labels: Array
     prototypes: Array
@@ -43,7 +44,7 @@ class Map:
 
     @property
     def said(self) -> list[str]:
-        """The counts in words."""
+        """Returns the counts in words."""
         num = len(self.labels)
         said = [f"{num} samples", f"{100 * self.num_right / num:.1f} % classified rightly"]
         if self.num_nearest is None:
@@ -53,7 +54,7 @@ class Map:
         return [*said, f"{len(self.classes)} prototypes{authors}"]
 
     def list_marks(self) -> list[tuple[int, int | None]]:
-        """The class and the author of each group of prototypes."""
+        """Lists the class and the author of each group of prototypes."""
         authors = [None] * len(self.classes) if self.authors is None else self.authors.tolist()
         return list(dict.fromkeys(zip(self.classes.tolist(), authors, strict=True)))
 
@@ -64,15 +65,15 @@ class Map:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class EmbeddingFigure:
-    """Maps that share nothing but the colours of their classes."""
+    """Maps that share only the colours of their classes."""
 
     title: str
-    method: str  # of laying flat
+    method: str  # the projection
     panels: tuple[Map, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the classes; their numbers where the panels have different ones."""
+        """The names of the classes; their numbers where the panels have different ones."""
         longest = max((panel.names for panel in self.panels), key=len)
         alike = all(panel.names == longest[: len(panel.names)] for panel in self.panels)
         return longest if alike else tuple(map(str, range(len(longest))))
@@ -93,7 +94,7 @@ class EmbeddingFigure:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A panel: the key of its figure, what it is called, and whose model of which run it shows."""
+    """A panel to draw: the key of its figure, its name, and the run and client whose model it shows."""
 
     figure: Key
     label: str
@@ -109,7 +110,7 @@ class Shown:
 
 
 def list_shown(experiment: Experiment, section: SnapshotSection) -> Iterator[Shown]:
-    """Every panel. The run is of the first seed asked for."""
+    """Yields every panel. Its run is that of the first seed in the sweep."""
     points = [point for point in select(experiment.points, section.where) if point.run is not None]
     for key, own in split(points, section.each):
         for panel_key, inside in split(own, section.panels):
@@ -120,7 +121,7 @@ def list_shown(experiment: Experiment, section: SnapshotSection) -> Iterator[Sho
 
 
 def list_snapshot_runs(experiment: Experiment) -> Mapping[str, tuple[int, ...]]:
-    """The runs that some figure shows the embeddings or the answers of, and of which clients."""
+    """Lists the runs, and their clients, whose embeddings or answers some figure shows."""
     sections = [one for one in experiment.file.report.figures or () if isinstance(one, SnapshotSection)]
     clients: dict[str, set[int]] = {}
     for section in sections:
@@ -137,8 +138,8 @@ def list_panels(
     snapshots: Snapshots,
     make: Callable[[str, str, Kept], T],
 ) -> Iterator[tuple[str, tuple[T, ...]]]:
-    """Yields the title of each figure, one for each value of `each`, and what `make` makes of each panel's label, seed
-    and snapshot; panels and figures whose runs have no snapshot yet are left out."""
+    """Yields the title of each figure, one for each value of `each`, and what `make` returns for each panel's label,
+    seed and snapshot; panels and figures whose runs have no snapshot yet are left out."""
     figures: dict[Key, list[T]] = {}
     for shown in list_shown(experiment, section):
         if (kept := shown.find(snapshots)) is not None:

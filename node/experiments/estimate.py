@@ -25,15 +25,15 @@ from node.host.machine import get_machine
 if TYPE_CHECKING:
     from ml.clients.client import Client
 
-ENOUGH_S = 0.5  # of steps that are timed
+ENOUGH_S = 0.5  # for which steps are timed, at least
 MAX_STEPS = 200
 _SEED, _BEACON = 1, bytes(32)
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The work of a run: `steps` of all clients, an encryptor's among them, and `answers`, samples that are classified
-    to measure."""
+    """The work of a run: `steps` of all clients, an encryptor's among them, and `answers`, the samples classified for
+    measurements."""
 
     steps: int
     answers: int
@@ -49,9 +49,9 @@ class Speed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Runs that are alike but for seed, partition, rounds and settings. `seconds` are of one process on each device;
-    None, and `reason` says why, where the data or the device are not there. `measured` are the devices that finished
-    runs were made on."""
+    """The estimate of runs that differ only in seed, partition, rounds and settings. `seconds` are those of one process
+    on each device; None, with the cause in `reason`, where the data or the device are missing. `measured` are the
+    devices that finished runs were made on."""
 
     label: str
     runs: int
@@ -69,7 +69,7 @@ def estimate(
     data_root: Path,
     report: Callable[[str], None],
 ) -> list[Estimate]:
-    """The estimates of `runs`, in their order, given results of other runs."""
+    """Returns the estimates of `runs`, in their order, from finished results and from timing."""
     kinds: dict[str, list[Run]] = {}
     for run in runs:
         kinds.setdefault(_get_kind(run.config), []).append(run)
@@ -84,7 +84,7 @@ def estimate(
 
 
 def _add(one: Estimate, other: Estimate) -> Estimate:
-    """Of runs that differ in settings alone, which have no place in a line."""
+    """Adds two estimates of runs that differ in settings alone, which share a line of the output."""
     pairs = {device: (one.seconds[device], other.seconds[device]) for device in one.seconds}
     return replace(
         one,
@@ -128,7 +128,7 @@ def _estimate(runs: Sequence[Run], known: Mapping[str, float], devices: Sequence
 
 
 def _get_kind(config: Mapping[str, Any]) -> str:
-    """What runs share that take as long for each height."""
+    """Returns the part of a configuration that decides how long a height takes."""
     own = {key: value for key, value in forget_device(config).items() if key not in ("seed", "partition", "rounds")}
     return json.dumps(own, sort_keys=True)
 
@@ -139,7 +139,7 @@ def _describe_data(run: Run) -> str:
 
 
 def _measure_finished(finished: Iterable[Result]) -> dict[str, dict[str, float]]:
-    """The median seconds of a height by kind and device, of results from such a machine as this."""
+    """Returns the median seconds of a height by kind and device, from results made on a machine like this one."""
     cpu = get_machine()["cpu"]
     found: dict[str, dict[str, list[float]]] = {}
     for result in finished:
@@ -150,7 +150,7 @@ def _measure_finished(finished: Iterable[Result]) -> dict[str, dict[str, float]]
 
 
 class _Clock:
-    """Counts and times, each thing once."""
+    """Counts the work and times the steps of runs, each kind once."""
 
     def __init__(self, data_root: Path, report: Callable[[str], None]) -> None:
         self._data_root = data_root
@@ -159,7 +159,7 @@ class _Clock:
         self._speeds: dict[str, Speed] = {}
 
     def count(self, run: Run) -> Work:
-        """Raises MlError, as where the data are not there."""
+        """Counts the work of a run. Raises MlError, also where the data are missing."""
         names = ("data", "input", "partition", "clients", "seed", "shots", "test_samples")
         key = json.dumps({name: run.config.get(name) for name in names}, sort_keys=True)
         if key not in self._dealt:
@@ -219,7 +219,7 @@ def _count(run: Run, dealt: _Dealt) -> Work:
     )
     works = [count_all_work(spec, height, dealt.train, config) for height in range(1, run.num_heights + 1)]
     steps = sum(work.steps + work.encryptor_steps for height in works for work in height)
-    # a client's own before the exchange and after, and everyone's
+    # the client's own test samples before and after the exchange, and everyone's
     answers = -(-run.num_heights // config.get("eval_every", 1)) * (
         2 * sum(dealt.test) + config["clients"] * dealt.everyone
     )
@@ -227,7 +227,7 @@ def _count(run: Run, dealt: _Dealt) -> Work:
 
 
 def _measure(run: Run, data_root: Path, device: str) -> Speed:
-    """Of a client that has all of the data and trains without any method."""
+    """Times a client that has all of the data and trains without any method."""
     from ml.clients.build import Compute, Federation, make_client, make_initial_aggregate
     from ml.data import get_classes
     from ml.simulation.run import use_threads
@@ -252,7 +252,8 @@ def _measure(run: Run, data_root: Path, device: str) -> Speed:
 
 
 def _time_step(client: Client) -> float:
-    """The seconds of one. More and more are timed until that takes long enough, as a GPU's first ones take longest."""
+    """Returns the seconds of one step. It times more and more of them until that takes long enough, as a GPU's first
+    steps are the slowest."""
     num, height, step_s = 2, 1, math.inf
     while True:
         start_s = read_clock(client.device)

@@ -33,8 +33,8 @@ from node.experiments.values import (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a panel: x, mean and spread at each; a flat one (nothing sent) has no x of its own. `values` are
-    those of single seeds at each x, where x is an axis."""
+    """One line of a panel: x, mean and spread at each; a flat one, of runs that send nothing, has no x of its own.
+    `values` are those of single seeds at each x, where x is an axis."""
 
     label: str
     x: tuple[float, ...]
@@ -53,8 +53,8 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """Panels that share their axes. `ticks` are the labels of x = 0, 1, … where x is an axis of the sweep; where it is
-    no axis, `log_x` is of bytes and `whole_x` of rounds. Of a heat map each line is a row, under `line_label`."""
+    """Panels that share their axes. `ticks` are the labels of x = 0, 1, … where x is an axis of the sweep; otherwise
+    `log_x` marks an x in bytes and `whole_x` one in rounds. In a heat map each line is a row, under `line_label`."""
 
     title: str
     x_label: str
@@ -82,7 +82,7 @@ class Figure:
 
     @property
     def said(self) -> list[tuple[str, str]]:
-        """Each line in numbers, with the panel that it is in; of a heat map where it is best and where worst."""
+        """Returns each line in numbers, with its panel; for a heat map its best and its worst field."""
         if self.draw == "grid":
             return [(panel.label, "; ".join(self.say_ends(panel))) for panel in self.panels]
         return [
@@ -95,7 +95,7 @@ class Figure:
         ]
 
     def say_ends(self, panel: Panel) -> list[str]:
-        """The places of the best value and of the worst, in words."""
+        """Returns the places of the best value and of the worst, in words."""
         known = [
             (mean, self.ticks[int(x)], line.label)
             for line in panel.lines
@@ -109,7 +109,7 @@ class Figure:
         ]
 
     def list_numbers(self) -> Iterator[Sequence[object]]:
-        """Yields headings, and a line for each place of a line, numbers unrounded."""
+        """Yields headings, and a row for each point of a line, numbers unrounded."""
         yield "panel", self.x_label, self.line_label, "mean", "std", "seeds"
         for panel in self.panels:
             for line in panel.lines:
@@ -125,7 +125,7 @@ class Figure:
         return show_number(self.kind, line.mean[i]) + spread
 
 
-_X_LABELS = {  # by what is across: on the axis, and in a title
+_X_LABELS = {  # labels of each x: on the axis, and in a title
     "round": ("round", "round"),
     "bytes": ("sent by one client so far", "bytes sent"),
     "seconds": ("seconds of local training so far, mean over clients", "training time"),
@@ -138,7 +138,7 @@ def make_figures(
     experiment: Experiment, section: FigureSection | GridSection | PairsSection, results: Results
 ) -> list[Figure]:
     """Returns one figure for each value of `each`, those without a finished run left out."""
-    if isinstance(section, GridSection):  # lines of which each is a row
+    if isinstance(section, GridSection):  # figures in which each line is a row
         value, common = (
             VALUES[section.grid],
             {name: getattr(section, name) for name in ("panels", "each", "where", "over")},
@@ -198,10 +198,10 @@ def _make_lines(
 
 
 def _make_line(section: FigureSection, label: str, points: Sequence[Point], results: Results) -> Line | None:
-    """Makes a line of per-round values, mean and spread over the seeds, as far as all its runs go. A round that some of
-    them have not measured is left out."""
+    """Makes a line of per-round values, mean and spread over the seeds, as many rounds as all its runs have. A round
+    that some of them have not measured is left out."""
     runs = list_runs(points, results)
-    take, network = SERIES[section.y].compute, points[0].facts.get(NETWORK)  # one for all that are averaged
+    take, network = SERIES[section.y].compute, points[0].facts.get(NETWORK)  # the same for all points of a line
     across = [_list_x(section.x, run, network) for run in runs]
     places = []
     for r in range(min(map(len, across), default=0)):
@@ -215,7 +215,7 @@ def _make_line(section: FigureSection, label: str, points: Sequence[Point], resu
 
 
 def _list_x(x: str, result: Result, network: NetworkSection | None) -> Sequence[float]:
-    """Where each round of a run stands across; nothing where that is not known."""
+    """Lists the x of each round of a run; empty where that is not known."""
     if x == "network_seconds":
         return () if network is None else compute_network_seconds(result, network)
     if x == "epochs":
@@ -235,7 +235,7 @@ def _make_axis_line(
     limits: Limits,
     ticks: Sequence[str],
 ) -> Line | None:
-    """Makes a line of a value over an axis; of each place of a box the single seeds' as well."""
+    """Makes a line of a value over an axis; for boxes, with the values of single seeds at each x."""
     places = []
     for (tick,), own in split(points, (section.x,)):
         cell = average(VALUES[section.y], own, results, limits)
@@ -250,7 +250,8 @@ def _make_axis_line(
 
 
 def _make_pair_lines(points: Sequence[Point], results: Results) -> Iterator[Line]:
-    """Of runs that all have the same clients, as far as all of them know how far these are apart."""
+    """Yields a line for each pair of clients, over runs that all have the same clients, for the rounds of which all of
+    them know the distance."""
     runs = list_runs(points, results)
     if len({run.num_clients for run in runs}) != 1:
         return

@@ -24,20 +24,22 @@ class Value:
 
 @dataclass(slots=True)
 class Part:
-    """Settings of a method, or of an attack: those of its own entry, those for whichever has them, and swept ones."""
+    """The settings of one method, or of one attack: those of its own entry, those for every one that has them, and
+    swept ones."""
 
     own: dict[str, Given] = field(default_factory=dict)
     shared: dict[str, Given] = field(default_factory=dict)
     swept: dict[str, Given] = field(default_factory=dict)
 
     def choose(self, known: Iterable[str]) -> dict[str, Given]:
-        """All that count for one that has the settings `known`, the later of those given more than once."""
+        """Returns all settings that apply to a method or attack with the settings `known`; of those given more than
+        once, the last."""
         known = frozenset(known)
         given = _override({key: value for key, value in self.shared.items() if key in known}, self.own)
         return _override(given, {key: value for key, value in self.swept.items() if key in known})
 
     def list_given_twice(self) -> list[str]:
-        """Those of its own entry that are swept as well."""
+        """Lists the settings of its own entry that are swept as well."""
         return [key for key in self.swept if key in self.own]
 
 
@@ -77,12 +79,12 @@ class Settings:
 
 
 def _place(settings: Mapping[str, Any], keys: Keys) -> dict[str, Given]:
-    """Settings with the keys that each was written at, those of sections by dotted ones."""
+    """Returns settings with the keys that each was written at; those of sections get dotted keys."""
     return {key: (value, (*keys, *key.split("."))) for key, value in flatten(settings).items()}
 
 
 def _override(given: dict[str, Given], stronger: Mapping[str, Given]) -> dict[str, Given]:
-    """Both, the second before the first; local work in iterations takes the place of local work in epochs."""
+    """Returns both, the second before the first; local work in iterations replaces local work in epochs."""
     for key, other in (("local_iterations", "local_epochs"), ("local_epochs", "local_iterations")):
         if key in stronger and other not in stronger:
             given = {name: value for name, value in given.items() if name != other}
@@ -90,7 +92,7 @@ def _override(given: dict[str, Given], stronger: Mapping[str, Given]) -> dict[st
 
 
 class Unused:
-    """Settings meant for whichever method or attack (`what`) has them, so that one which none has is noticed."""
+    """Settings that are meant for every method or attack (`what`) that has them, to find those that none has."""
 
     def __init__(self, what: str) -> None:
         self._what = what
@@ -99,7 +101,7 @@ class Unused:
         self._known: set[str] = set()
 
     def note(self, part: Part, known: Iterable[str]) -> None:
-        """Notes the keys of `part` that a method, or an attack, with the settings `known` takes."""
+        """Notes the keys of `part` that apply to a method, or an attack, with the settings `known`."""
         known = frozenset(known)
         self._known |= known
         for key, (_, place) in {**part.shared, **part.swept}.items():

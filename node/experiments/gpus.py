@@ -11,14 +11,14 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def count_gpus() -> int:
-    """Counts those that this process sees."""
+    """Counts the GPUs that this process sees."""
     import torch
 
     return torch.cuda.device_count()
 
 
 def find_gpus(count: int) -> tuple[str, ...]:
-    """Returns the names, as the driver takes them, of the first `count` that this process sees. Raises ConfigError
+    """Returns the names, in the driver's form, of the first `count` GPUs that this process sees. Raises ConfigError
     where there are fewer."""
     found = count_gpus()
     if count > found:
@@ -29,5 +29,6 @@ def find_gpus(count: int) -> tuple[str, ...]:
 
 
 def list_environments(names: Sequence[str], jobs_per_gpu: int) -> Sequence[Mapping[str, str]]:
-    """Returns the variables of each process, `jobs_per_gpu` on each GPU, of neighbours on different ones."""
+    """Returns the environment variables of each process, `jobs_per_gpu` on each GPU; processes next to each other get
+    different GPUs."""
     return [{_VISIBLE: name} for name in names] * jobs_per_gpu

@@ -8,14 +8,15 @@ from typing import Any
 
 from node.report.drawing import applied_style, lay_out_panels, write_png
 
-MAX_ANNOTATED = 400  # cells; more cannot be read as numbers
+MAX_ANNOTATED = 400  # cells; numbers in more would be too small to read
 MAX_TICKS = 40
 
 
 def draw_heat_map(
     path: Path, counts: Sequence[Sequence[int]], clients: Sequence[str], classes: Sequence[str], title: str
 ) -> None:
-    """Writes a PNG of `counts[i][c]`, how many samples of class c client i has. `clients` and `classes` name them.
+    """Writes a PNG of `counts[i][c]`, the number of samples of class c that client i has. `clients` and `classes` name
+    them.
 
     Raises ConfigError when matplotlib is not installed or the file cannot be written.
     """

@@ -17,7 +17,7 @@ from node.experiments.sections import ExperimentFile
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment in `path` under `overrides` (`base.rounds=2`). Raises ConfigError with every problem."""
+    """Reads the experiment in `path` under `overrides` (`base.rounds=2`). Raises ConfigError with every problem."""
     source = _read(path, overrides)
     try:
         file = ExperimentFile.model_validate_json(json.dumps(source.value))
@@ -25,7 +25,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
         problems = [describe_error(details, source, ExperimentFile) for details in error.errors(include_url=False)]
         raise report(problems, path) from error
     experiment, found = expand(file, source)
-    found = found or find_report_problems(experiment)  # a table can only be judged by points
+    found = found or find_report_problems(experiment)  # tables can only be checked against the points
     if found:
         raise report([Problem.at(source, keys, message) for keys, message in dict.fromkeys(found)], path)
     return experiment

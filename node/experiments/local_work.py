@@ -1,7 +1,7 @@
 """The local work of a run, reckoned from its settings and how many samples each client has: epochs, and mini-batch
 steps, by height.
 
-Before FedEDS's round 1 there is that of the model's warm-up and of the encryptor, whose epochs count as any others do.
+FedEDS also warms the model up and trains the encryptor before round 1; their epochs count as any others do.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from node.experiments.results import Result
 
 @dataclass(frozen=True, slots=True)
 class LocalWork:
-    """One client's at one height: passes over its samples and mini-batch steps, of the model and of an encryptor."""
+    """The local work of a client at one height: passes over its samples and mini-batch steps, of the model and of an
+    encryptor."""
 
     epochs: float
     steps: int
@@ -36,8 +37,8 @@ NOTHING = LocalWork(0, 0)
 
 
 def list_local_work(result: Result) -> Sequence[Sequence[LocalWork]]:
-    """By height, those before round 1 first, the local work of each client, none of those that sat it out; nothing for
-    a method that is not known here."""
+    """Lists the local work of each client by height, those before round 1 first; clients that sat a height out have
+    none. Empty for a method that is not known here."""
     try:
         spec = _read_spec(json.dumps(result.config["method"]), result.config["rounds"])
     except SpecError:
@@ -48,8 +49,8 @@ def list_local_work(result: Result) -> Sequence[Sequence[LocalWork]]:
 
 
 def compute_epochs(result: Result) -> tuple[float, ...]:
-    """The epochs that a client has made until the end of each round, from the run's beginning on, mean over clients;
-    nothing for a method that is not known here."""
+    """Computes the epochs that a client has trained by the end of each round, from the run's beginning on, mean over
+    clients; empty for a method that is not known here."""
     heights = list_local_work(result)
     ends = accumulate(compute_mean(work.epochs + work.encryptor_epochs for work in height) for height in heights)
     return tuple(ends)[len(result.sharing) :]
@@ -58,13 +59,14 @@ def compute_epochs(result: Result) -> tuple[float, ...]:
 def count_all_work(
     spec: MethodSpec, height: int, sizes: Sequence[int], config: Mapping[str, Any]
 ) -> Sequence[LocalWork]:
-    """The work of each client at a height, given their numbers of training samples and the run's configuration."""
+    """Counts the work of each client at a height, from their numbers of training samples and the run's
+    configuration."""
     present = draw_present(config.get("participation", 1.0), len(sizes), config["seed"], height)
     return [count_work(spec, height, size) if i in present else NOTHING for i, size in enumerate(sizes)]
 
 
 def count_work(spec: MethodSpec, height: int, num_train: int) -> LocalWork:
-    """The work of a client with so many training samples."""
+    """Counts the work of a client with so many training samples."""
     hyper, work = spec.hyperparameters, spec.get_local_work(height)
     batch = min(hyper.batch_size, num_train)
     if not hyper.counts_epochs:

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def describe_spread(values: Sequence[float]) -> dict[str, float]:
-    """Median, least and greatest."""
+    """Returns the median, the least and the greatest."""
     return {"median": statistics.median(values), "min": min(values), "max": max(values)}
 
 
 def read_clock(device: torch.device) -> float:
-    """Seconds, once the device has done what it was given."""
+    """Returns the time in seconds, once the device has finished its queued work."""
     import torch
 
     if device.type == "cuda":
@@ -26,7 +26,7 @@ def read_clock(device: torch.device) -> float:
 
 
 def name_device(device: str) -> str:
-    """The device by its own name. Raises MlError where it is not there."""
+    """Returns the device by its own name. Raises MlError where it is missing."""
     import torch
 
     from ml.clients.build import get_device
@@ -36,7 +36,7 @@ def name_device(device: str) -> str:
 
 
 def describe_torch(device: torch.device, threads: int) -> dict[str, Any]:
-    """The library's version, how many threads it has, and the device by its own name."""
+    """Returns torch's version, its number of threads, and the device by its own name."""
     import torch
 
     return {"torch": torch.__version__, "threads": threads, "device": name_device(str(device))}

@@ -1,18 +1,18 @@
-"""Seconds that a run would have taken over a network, reckoned after it from its rounds and bytes.
+"""Seconds that a run would have taken over a network, computed after it from its rounds and bytes.
 
-Nothing here is part of a run: of one run's result all networks may be asked. A round takes its local work, and then
+The network is no part of a run: one result can be computed for any network. A round takes its local work, and then
 
     over a server     what is voted on goes up, the server waits for the slowest client, and the aggregate comes down,
                       taken to be as large as one client's contribution; what clients pull of each other comes after it
     without one       everything goes from peer to peer, and all wait for the slowest
 
-Heights before round 1, at which FedEDS shares its encrypted sets, have no server: those go from peer to peer. With N
-clients, a voted payload is sent once and received N - 1 times, one on demand is sent as often as it is received. So of
-S bytes sent and R received, by all, (R - S) / (N - 2) are voted on; of two clients everything is, unless the method
-pulls from peers.
+Heights before round 1, at which FedEDS shares its encrypted sets, have no server: those payloads go from peer to peer.
+With N clients, a voted payload is sent once and received N - 1 times, one on demand is sent as often as it is received.
+So of S bytes sent and R received, by all, (R - S) / (N - 2) are voted on; with two clients all of them are, unless the
+method pulls from peers.
 
-A link has the bandwidth of its client's access and is idle when something comes; that clients share the server's own
-is for `up_mbit` and `down_mbit` to say. Mining and voting are not reckoned with.
+A link has the bandwidth of its client's access and is idle when a transfer begins; `up_mbit` and `down_mbit` have to
+account for a server's access that clients share. Mining and voting are left out.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from node.experiments.plan import Experiment
 from node.experiments.results import Result, RoundRow
 from node.experiments.sections import NetworkSection
 
-NETWORK = "network"  # the axis of those that the report names
+NETWORK = "network"  # the axis of the networks that the report names
 _BITS = 8e-6  # millions of bits in a byte
 
 
 def at_networks(experiment: Experiment) -> Experiment:
-    """The experiment with each point once for each network of its report, if there are any, which is among its facts
-    then."""
+    """Returns the experiment with each point once for each network of its report, if there are any; the network is then
+    one of its facts."""
     networks = experiment.file.report.network
     if not networks:
         return experiment
@@ -45,8 +45,8 @@ def at_networks(experiment: Experiment) -> Experiment:
 
 
 def compute_network_seconds(result: Result, network: NetworkSection) -> tuple[float, ...]:
-    """The seconds until the end of each round, from the run's beginning on; nothing where the result does not say what
-    they follow from."""
+    """Computes the seconds until the end of each round, from the run's beginning on; empty where the result lacks what
+    they are computed from."""
     work = list_local_work(result)
     rows = (*result.sharing, *result.rounds)
     if len(work) != len(rows):
@@ -62,13 +62,13 @@ def compute_network_seconds(result: Result, network: NetworkSection) -> tuple[fl
 
 
 def is_measured(networks: Iterable[NetworkSection]) -> bool:
-    """Whether one of them goes by how long training took on the machine of the run."""
+    """Says whether any of them uses the training time measured on the machine of the run."""
     return any(network.step_s is None and network.epoch_s is None for network in networks)
 
 
 def _list_training(row: RoundRow, work: Sequence[LocalWork], network: NetworkSection) -> list[float] | None:
-    """The seconds of each client's local work. What was measured is a mean over clients, which is shared out by their
-    steps."""
+    """Lists the seconds of each client's local work. A measured time is a mean over clients and is divided among them
+    by their steps."""
     if network.step_s is not None:
         step_s, ratio = network.step_s, network.encryptor_ratio
         seconds = [(own.steps + ratio * own.encryptor_steps) * step_s for own in work]
@@ -101,7 +101,7 @@ def _compute_round(
 
 
 def _split_bytes(row: RoundRow, num_clients: int) -> float:
-    """The bytes of a client's voted payloads."""
+    """Computes the bytes of a client's voted payloads."""
     received = row.received_bytes or 0
     if num_clients > 2:
         return (received - row.sent_bytes) / (num_clients - 2) / num_clients
@@ -109,8 +109,8 @@ def _split_bytes(row: RoundRow, num_clients: int) -> float:
 
 
 def _wait(ready_s: Sequence[float], count: float, mbit: Sequence[float], latency_s: Sequence[float]) -> float:
-    """The seconds until the slowest has had `count` bytes go over its link, each from when it is ready; no link is used
-    for nothing."""
+    """Computes the seconds until the slowest client has transferred `count` bytes over its link, each starting when it
+    is ready. Nothing to transfer takes no time."""
     if count <= 0:
         return max(ready_s)
     num = len(ready_s)
@@ -119,12 +119,12 @@ def _wait(ready_s: Sequence[float], count: float, mbit: Sequence[float], latency
 
 
 def _deal(values: Sequence[float], num_clients: int) -> list[float]:
-    """One for each client, from the first again where they are fewer."""
+    """Returns one value for each client, starting over where there are fewer values."""
     return [values[i % len(values)] for i in range(num_clients)]
 
 
 def describe_network(network: NetworkSection) -> tuple[str, ...]:
-    """What it is called, and its server, peers and training, in words."""
+    """Returns the name of a network, and its server, peers and training, in words."""
 
     def show(values: Sequence[float]) -> str:
         return "/".join(f"{value:g}" for value in values)

@@ -43,7 +43,7 @@ def render_page(
     figures: Sequence[AnyFigure],
     numbers: Mapping[str, int],
 ) -> str:
-    """Returns the whole document; lines look by `numbers`."""
+    """Returns the whole document; `numbers` choose the look of lines."""
     parts = {"tables": ("Tables", join([Html('<div class="side">'), *map(_render_table, tables), Html("</div>")]))}
     if figures:
         drawn = (_render_figure(figure, numbers, f"f{i}") for i, figure in enumerate(figures))
@@ -77,7 +77,7 @@ def count_runs(experiment: Experiment, stock: Stock) -> str:
 
 
 def _render_table(table: Table) -> Html:
-    """A table of results, of which the best are strong."""
+    """Returns a table of results as HTML, the best cells in bold."""
     columns = [name_key(table.column_axes, column) or table.value_label for column in table.columns]
     rows = [
         [*map(show, row), *(_render_cell(table.cells.get((row, column)), table.finished) for column in table.columns)]
@@ -88,7 +88,7 @@ def _render_table(table: Table) -> Html:
 
 
 def _render_cell(cell: Cell | None, finished: int) -> Html:
-    """`finished` seeds have run elsewhere in the table; a cell with fewer says so."""
+    """Returns a cell as HTML. The table has `finished` seeds; a cell with fewer says so."""
     if cell is None:
         return Html("")
     if cell.mean is None:
@@ -107,7 +107,7 @@ def _render_cell(cell: Cell | None, finished: int) -> Html:
 
 def _render_figure(figure: AnyFigure, numbers: Mapping[str, int], prefix: str) -> Html:
     description = figure.title
-    if not isinstance(figure, Figure) or figure.draw == "grid":  # of lines there are too many numbers
+    if not isinstance(figure, Figure) or figure.draw == "grid":  # lines have too many numbers to write out
         description += ". " + "; ".join(f"{label}: {text}" for label, text in figure.said)
     svg = Html(render_inline(make_draw(figure, numbers), description, prefix))
     table = make_table(figure.title, ("drawn", "numbers"), figure.said)
@@ -138,7 +138,7 @@ def _show_duration(seconds: float) -> str:
 
 
 def _render_budget(experiment: Experiment) -> Html:
-    """What Eq. (11) makes of each budget: both the time there is and the time that is used."""
+    """Returns a table of Eq. (11) for each budget: the time available and the time used."""
     plans = {tuple(show_fact(point.facts[axis]) for axis in _BUDGET_AXES): point.budget for point in experiment.points}
     alphas = list(dict.fromkeys(key[-1] for key in plans))
     rows = []
@@ -205,7 +205,7 @@ def _render_runs(experiment: Experiment, stock: Stock) -> Html:
 
 
 def list_columns(experiment: Experiment) -> list[str]:
-    """Returns the axes that each combination is told by."""
+    """Lists the axes that tell the combinations apart."""
     always = ["data", "model", "partition", "clients", "rounds", "method", "seed"]
     return [*always, *(axis for axis in experiment.axes if axis not in always)]
 

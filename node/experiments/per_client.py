@@ -14,7 +14,7 @@ from ml.data.partition.domain_shift import DOMAINS
 from node.experiments.plan import Point
 
 CLIENT = "client"
-INDEX = "client.index"  # which of the clients it is
+INDEX = "client.index"  # the fact that holds the number of the client
 
 
 def is_by_client(*axes: Sequence[str]) -> bool:
@@ -22,7 +22,7 @@ def is_by_client(*axes: Sequence[str]) -> bool:
 
 
 def split_by_client(points: Iterable[Point]) -> list[Point]:
-    """Each point once for each of its clients, which are among its facts then."""
+    """Returns each point once for each of its clients; the client is then one of its facts."""
     return [
         replace(point, facts={**point.facts, CLIENT: name, INDEX: i})
         for point in points

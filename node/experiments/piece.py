@@ -24,7 +24,7 @@ _LAST_FRAMES = 3
 
 
 def make_config(run: Run, data_root: Path, device: str | None = None) -> SimulationConfig:
-    """The configuration of a simulation, its paths made absolute, perhaps on another device. Raises DataError."""
+    """Makes the configuration of a simulation, its paths absolute, perhaps on another device. Raises DataError."""
     from ml.simulation.run import SimulationConfig
 
     data, pretrained = dict(run.config["data"]), run.config["pretrained"]
@@ -37,21 +37,21 @@ def make_config(run: Run, data_root: Path, device: str | None = None) -> Simulat
 
 
 class Saved(NamedTuple):
-    """The directory that the states of runs under way are kept in, and how often they are."""
+    """The directory that the states of unfinished runs are kept in, and how often they are saved."""
 
     directory: Path
     every_s: float
 
     def get_file(self, run: Run, device: str) -> StateFile:
-        """On another device a run begins anew, as its numbers would not be the same."""
+        """Returns the state file of a run. On another device the run restarts, as its numbers would differ."""
         from ml.simulation.saved import StateFile
 
         return StateFile(get_state_path(self.directory, run.id), f"{run.id} on {name_device(device)}", self.every_s)
 
 
 class Piece(NamedTuple):
-    """One run to be done, the directory its paths begin at, of which clients to take snapshots, the device if not the
-    file's, and where its state is kept, if it is."""
+    """A run to be done: the directory its paths are relative to, the clients to take snapshots of, the device if it
+    differs from the file's, and where its state is kept, if anywhere."""
 
     run: Run
     data_root: Path
@@ -68,7 +68,7 @@ class Outcome(NamedTuple):
 
 
 def simulate_run(piece: Piece, report: Report) -> Outcome:
-    """One run in a process of its own: what is kept of it, whatever happened."""
+    """Makes one run in a process of its own, and returns what is kept of it, also if it fails."""
     from ml.data import get_classes
     from ml.errors import MlError
     from ml.simulation.run import simulate
@@ -112,7 +112,7 @@ def simulate_run(piece: Piece, report: Report) -> Outcome:
 
 
 def describe_end(seconds: float, device: str | None = None) -> dict[str, Any]:
-    """How long a run took, when it ended, and on which machine."""
+    """Returns how long a run took, when it ended, and on which machine."""
     machine = get_machine()
     if device is not None:
         import torch

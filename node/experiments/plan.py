@@ -40,15 +40,15 @@ from node.experiments.given import Part, Settings, Unused, Value
 from node.experiments.sections import DataItem, ExperimentFile, MethodItem, NamedItem, TaskItem
 
 VERSION = version("fednode")
-FORMAT = 1  # of runs and their results; raised when the same configuration would no longer mean the same run
+FORMAT = 1  # of the ids of runs and of their results; raised when the same configuration no longer means the same run
 MAX_POINTS = 100_000
-MEASURED = {"eval_every": 1, "test_samples": None, "alone_until": None}  # what is measured, and where it is not said
-NO_ATTACK = "none"  # the name on the axis of attacks that stands for nobody's
+MEASURED = {"eval_every": 1, "test_samples": None, "alone_until": None}  # the usual values of what is measured
+NO_ATTACK = "none"  # the name of the absence of an attack on the axis of attacks
 ID_CHARS = 16
 
-Found = list[tuple[Keys, str]]  # what is wrong, under the keys it was written at
+Found = list[tuple[Keys, str]]  # faults, under the keys they were written at
 
-_SECTIONS = ("method", "model", "attack")  # whose single settings are axes, as in method.lr
+_SECTIONS = ("method", "model", "attack")  # sections whose single settings can be axes, as in method.lr
 
 # Any task will do to read a method's settings by: they do not depend on it.
 _TASK: tuple[Mapping[str, Any], int, tuple[int, ...]] = ({"name": "mlp", "hidden": [64, 32]}, 10, (1, 8, 8))
@@ -56,8 +56,8 @@ _TASK: tuple[Mapping[str, Any], int, tuple[int, ...]] = ({"name": "mlp", "hidden
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One simulation. `config` has the fields of a SimulationConfig, defaults written out, paths as in the file; of its
-    rounds the first `sharing_heights` come before the method's own."""
+    """One simulation. `config` has the fields of a SimulationConfig, defaults written out, paths as in the file; the
+    first `sharing_heights` of its rounds come before the method's own."""
 
     id: str
     label: str
@@ -71,14 +71,14 @@ class Run:
 
     @property
     def num_rounds(self) -> int:
-        """The method's own."""
+        """The number of the method's own rounds."""
         return self.num_heights - self.sharing_heights
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A combination of the axes' values. `run` is None where it does not fit its time budget, or its attack the method;
-    `misfit` says why."""
+    """A combination of the axes' values. `run` is None where no round fits its time budget, or its attack does not
+    apply to the method; `misfit` says why."""
 
     facts: Mapping[str, Any]
     run: Run | None
@@ -88,9 +88,10 @@ class Point:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A file that can be run: its sections, its points in the order they are run in, and where each value stood.
+    """A file that can be run: its sections, its points in the order they are run in, and where each value stood in the
+    file.
 
-    `axes` are the swept ones, without `seed`.
+    `axes` are the swept axes, without `seed`.
     """
 
     file: ExperimentFile
@@ -100,11 +101,11 @@ class Experiment:
 
     @cached_property
     def runs(self) -> Mapping[str, Run]:
-        """The runs by id, each once."""
+        """Returns the runs by id, each once."""
         return {point.run.id: point.run for point in self.points if point.run is not None}
 
     def list_shard(self, shard: tuple[int, int]) -> list[Run]:
-        """Returns every n-th of the runs, from the i-th on, which follows from the file alone."""
+        """Lists every n-th run, from the i-th on. The file alone decides which they are."""
         index, count = shard
         return list(self.runs.values())[index - 1 :: count]
 
@@ -114,12 +115,13 @@ class Experiment:
 
     @cached_property
     def known_axes(self) -> frozenset[str]:
-        """The axes that tables may be laid out by."""
+        """Returns the axes that tables may be laid out by."""
         return frozenset(name for point in self.points for name in point.facts)
 
 
 def expand(file: ExperimentFile, source: YamlSource) -> tuple[Experiment, Found]:
-    """The experiment, and everything that is wrong with it, each under the keys it was written at."""
+    """Expands a file into its experiment, and finds everything that is wrong with it, under the keys it was written
+    at."""
     found: Found = []
     axes = _list_axes(file, found)
     count = math.prod(map(len, axes.values()))
@@ -141,7 +143,7 @@ def expand(file: ExperimentFile, source: YamlSource) -> tuple[Experiment, Found]
 
 
 def _list_axes(file: ExperimentFile, found: Found) -> dict[str, list[Value]]:
-    """The axes, seed outermost: an interrupted experiment then has a whole table of the first seeds."""
+    """Lists the axes, seed outermost: an interrupted experiment then has whole tables of the first seeds."""
     sweep = file.sweep
     axes: dict[str, list[Value]] = {}
     for name in (
@@ -210,7 +212,7 @@ def _make_point(
     unused: Mapping[str, Unused],
     found: Found,
 ) -> Point | None:
-    """The point; None, and what is wrong with it in `found`, where it cannot be."""
+    """Makes a point; returns None, with the faults in `found`, where it is not possible."""
     settings = Settings.gather(file, chosen)
     values = settings.values
     try:
@@ -245,7 +247,7 @@ def _make_point(
         "rounds": values["rounds"] + spec.sharing_heights,
         "threads": 1,
     }
-    config |= {} if attack is None else {"attack": attack.to_mapping()}  # runs without one are named as they ever were
+    config |= {} if attack is None else {"attack": attack.to_mapping()}  # ids of runs without one stay as they were
     config |= {} if values["max_loss_ratio"] is None else {"max_loss_ratio": values["max_loss_ratio"]}
     config |= {} if values["participation"] in (None, 1) else {"participation": values["participation"]}
     config |= {name: values[name] for name, usual in MEASURED.items() if values[name] not in (None, usual)}
@@ -261,11 +263,11 @@ def _make_point(
 def _make_spec(
     settings: Settings, keys: Keys, plan: BudgetPlan | None, budgeted: bool, unused: Unused, found: Found
 ) -> MethodSpec | None:
-    """The method with all that is set for it; None, and what is wrong with it in `found`."""
+    """Makes the method with all its settings; returns None, with the faults in `found`, where it is not possible."""
     part = settings.method
     known = _list_settings(part.own["name"][0])
     if known is None:
-        known = frozenset()  # an unknown method: the spec says so below
+        known = frozenset()  # an unknown method: making the spec reports it
     unused.note(part, known)
     if _find_given_twice("method", part, found):
         return None
@@ -287,7 +289,8 @@ def _make_spec(
 
 
 def _make_attack(settings: Settings, keys: Keys, unused: Unused, found: Found) -> Attack | None:
-    """The attack with all that is set for it; None where there is none, or where it cannot be: see `found` then."""
+    """Makes the attack with all its settings; returns None where there is none, or, with the faults in `found`, where
+    it is not possible."""
     part = settings.attack
     name = part.own["name"][0] if part.own else NO_ATTACK
     if name == NO_ATTACK:
@@ -314,14 +317,14 @@ def _make_attack(settings: Settings, keys: Keys, unused: Unused, found: Found) -
 
 
 def _find_given_twice(section: str, part: Part, found: Found) -> bool:
-    """Whether something is set for one and swept as well, which is in `found` then."""
+    """Says whether any setting is both fixed in its own entry and swept; if so, adds it to `found`."""
     twice = part.list_given_twice()
     found += [(part.own[key][1], f"expected it here or in sweep.{section}.{key}, not in both") for key in twice]
     return bool(twice)
 
 
 def _explain_misfit(attack: Attack, spec: MethodSpec) -> str | None:
-    """Why there is no such attack on this method: in a sweep of both, that is no mistake."""
+    """Returns why this attack does not apply to this method; in a sweep of both that is no fault."""
     try:
         check_fits(attack, spec)
     except SpecError as error:
@@ -330,7 +333,7 @@ def _explain_misfit(attack: Attack, spec: MethodSpec) -> str | None:
 
 
 def _find_unfit_attacks(axes: Mapping[str, Sequence[Value]], points: Sequence[Point]) -> Found:
-    """Attacks that fit no method here."""
+    """Finds attacks that apply to no method of the sweep."""
     unfit: dict[str, str | None] = {}
     for point in points:
         if "attack" in point.facts and not (point.misfit and point.budget is None and "budget.beta" in axes):
@@ -341,7 +344,7 @@ def _find_unfit_attacks(axes: Mapping[str, Sequence[Value]], points: Sequence[Po
 
 
 def _find_lost_devices(points: Iterable[Point]) -> Found:
-    """Tasks that come to the same run, which is made once, on devices of their own."""
+    """Finds tasks that set different devices for the same run, which is made once."""
     devices: dict[str, str] = {}
     for point in points:
         if point.run is not None:
@@ -353,13 +356,13 @@ def _find_lost_devices(points: Iterable[Point]) -> Found:
 
 
 def read_method(method: Mapping[str, Any], rounds: int) -> MethodSpec:
-    """The method of a run's configuration, as far as its settings say. Raises SpecError."""
+    """Reads the method of a run's configuration. Raises SpecError."""
     return get_simulated_spec(method, *_TASK, rounds=rounds)
 
 
 @cache
 def _list_settings(method: str) -> frozenset[str] | None:
-    """The keys of a method's settings; None for a method that is not one."""
+    """Lists the keys of a method's settings; None for an unknown method."""
     try:
         return frozenset(get_simulated_spec({"name": method}, *_TASK, rounds=1).hyperparameters.keys())
     except SpecError:
@@ -367,7 +370,7 @@ def _list_settings(method: str) -> frozenset[str] | None:
 
 
 def _find(file: ExperimentFile, chosen: Mapping[str, Value], name: str) -> Keys:
-    """Where a key of `base` was given: in the task, or in `base` itself."""
+    """Returns where a key of `base` was written: in the task, or in `base` itself."""
     task = chosen.get("task")
     return (*task.keys, name) if task is not None and name in task.sets else ("base", name)
 
@@ -389,7 +392,7 @@ def _list_facts(config: Mapping[str, Any], settings: Settings, partition: Mappin
 
 
 def _describe(facts: Mapping[str, Any], axes: Iterable[str]) -> str:
-    """A run in a few words: its method first, then where it stands on the other axes."""
+    """Returns a run in a few words: its method first, then its values on the other axes."""
     named = {"seed": "seed {}", "rounds": "R {}", "clients": "{} clients", "shots": "{} shots"}
     named |= {"participation": "{} present"}
     parts = [show_fact(facts["method"])]
@@ -404,14 +407,14 @@ def _describe(facts: Mapping[str, Any], axes: Iterable[str]) -> str:
 
 
 def compute_id(config: Mapping[str, Any]) -> str:
-    """The name of a run: a digest of everything that its numbers follow from, this version of the package included.
-    The device is none of it: a run is the same wherever it is made, and named as on a CPU."""
+    """Computes the id of a run: a digest of everything that its numbers depend on, including this version of the
+    package. The device is left out: a run has the same id wherever it is made, the one it has on a CPU."""
     whole = {"format": FORMAT, "fednode": VERSION, "config": forget_device(config)}
     return hashlib.sha256(_encode(whole).encode("utf-8")).hexdigest()[:ID_CHARS]
 
 
 def forget_device(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration with the device that all are named by."""
+    """Returns the configuration with the device that ids are computed for."""
     return {**config, "device": "cpu"}
 
 
@@ -420,7 +423,7 @@ def _encode(value: Any) -> str:
 
 
 def show_fact(value: Any) -> str:
-    """A value of an axis as tables and labels show it."""
+    """Returns a value of an axis as tables and labels show it."""
     if value is None:
         return "–"
     if isinstance(value, bool):

@@ -1,7 +1,7 @@
-"""A pool of processes that each do one piece of work after another. One that dies takes nothing else along.
+"""A pool of processes that each do one piece of work after another. One that dies affects no other.
 
-Each process is started afresh (`spawn`: torch does not survive a fork), computes on one thread, and is told what to
-do over a pipe. It ends by itself when its parent is gone.
+Each process starts from nothing (`spawn`: torch does not survive a fork), computes on one thread, and receives its work
+over a pipe. It ends by itself when its parent is gone.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any
 from node.host.allocator import keep_freed_memory
 from node.host.child import ROOT, claim_names, found_first
 
-POLL_S = 0.2  # between two looks at whether to stop
+POLL_S = 0.2  # between two calls of should_stop
 STOP_S = 5.0  # for a process to end after SIGTERM
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 Report = Callable[[Any], None]
-Work = Callable[[Any, Report], Any]  # of a piece; tells how far it has come; a function that can be pickled by name
+Work = Callable[[Any, Report], Any]  # on a piece; it reports its progress, and is pickled by name
 
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """Work on piece `index` has come further, as `Work` reported."""
+    """An event: `Work` reported progress on piece `index`."""
 
     index: int
     news: Any
@@ -39,7 +39,7 @@ class Advanced:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """`Work` returned."""
+    """An event: `Work` returned."""
 
     index: int
     outcome: Any
@@ -47,7 +47,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class Died:
-    """The process ended while it was at work on the piece."""
+    """An event: the process died while it worked on the piece."""
 
     index: int
     why: str
@@ -63,10 +63,11 @@ def work_through(
     should_stop: Callable[[], bool] = lambda: False,
     environments: Sequence[Mapping[str, str]] = ({},),
 ) -> Iterator[Event]:
-    """Yields the events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()`, which is
-    asked at least every POLL_S. Process i has the variables of `environments[i]`, over and over.
+    """Yields the events while `jobs` processes do all of `pieces`, in order. Ends early once `should_stop()` returns
+    true, which is called at least every POLL_S. Process i has the variables of `environments[i]`; they repeat where
+    there are more processes.
 
-    However it ends, no process is left.
+    All processes have ended when it ends, for whatever reason.
     """
     left = iter(enumerate(pieces))
     workers = [_Worker(work, variables) for variables in islice(cycle(environments), min(jobs, len(pieces)))]
@@ -91,7 +92,7 @@ def work_through(
 
 
 class _Worker:
-    """One process, and the index of the piece that it is at work on."""
+    """One process, and the index of the piece that it works on."""
 
     def __init__(self, work: Work, variables: Mapping[str, str]) -> None:
         self._work = work
@@ -113,7 +114,7 @@ class _Worker:
         self._send(piece)
 
     def _send(self, content: Any) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it has died: the next receive says so
+        with contextlib.suppress(BrokenPipeError):  # it has died: the next receive notices
             self.connection.send(content)
 
     def receive(self) -> Event:
@@ -143,12 +144,12 @@ class _Worker:
 
 
 def _serve(connection: Connection, variables: Mapping[str, str]) -> None:
-    """The process: work and pieces in, events out, until the other end is closed, or whoever holds it is gone. Ctrl-C
-    reaches the whole group, and is ignored here: the one who asked for the work decides when it ends."""
+    """Runs in the process: receives work and pieces, sends events, until the other end is closed or the parent is gone.
+    Ctrl-C reaches the whole process group and is ignored here: the parent decides when the work ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.environ.update({**dict.fromkeys(THREAD_VARIABLES, "1"), **variables})  # read when a library is loaded: by `work`
+    os.environ.update({**dict.fromkeys(THREAD_VARIABLES, "1"), **variables})  # before `work` loads what reads them
     claim_names()
-    sys.path.remove(ROOT)  # where `found_first` had it
+    sys.path.remove(ROOT)  # `found_first` put it there
     threading.Thread(target=_end_with_parent, daemon=True).start()
     keep_freed_memory()
     with contextlib.suppress(EOFError, OSError):
@@ -159,7 +160,7 @@ def _serve(connection: Connection, variables: Mapping[str, str]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Nobody reads the outcome of a piece whose asker was killed."""
+    """Has the kernel end this process with its parent: nobody would read the outcome."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # noqa: S101 - this is a child
     wait([parent.sentinel])

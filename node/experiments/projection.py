@@ -10,13 +10,13 @@ import numpy as np
 
 from ml.payload import Array
 
-PERPLEXITY = 30.0  # about how many neighbours t-SNE looks at
+PERPLEXITY = 30.0  # roughly how many neighbours t-SNE considers
 _SEED = 0
-_START_STD = 1e-4  # of t-SNE's first layout along its first axis, as scikit-learn has it
+_START_STD = 1e-4  # spread of t-SNE's first layout along its first axis, as in scikit-learn
 
 
 def project_pca(samples_ND: Array, others_nD: Array) -> tuple[Array, Array]:
-    """Both in the plane of the samples' two first principal components, [N, 2] and [n, 2]."""
+    """Projects both onto the samples' two first principal components, [N, 2] and [n, 2]."""
     mean_D = samples_ND.mean(0, dtype=np.float64)
     _, _, directions = np.linalg.svd(samples_ND - mean_D, full_matrices=False)
     plane_2D = np.zeros((2, samples_ND.shape[1]))
@@ -27,7 +27,8 @@ def project_pca(samples_ND: Array, others_nD: Array) -> tuple[Array, Array]:
 
 
 def project_tsne(samples_ND: Array, others_nD: Array) -> tuple[Array, Array]:
-    """Both by one t-SNE that begins with the principal components; by these alone where there is next to nothing."""
+    """Projects both by one t-SNE that starts from the principal components; with very few samples by the components
+    alone."""
     start_N2, start_n2 = project_pca(samples_ND, others_nD)
     start = np.concatenate([start_N2, start_n2])
     spread = start[:, 0].std()
@@ -41,6 +42,6 @@ def project_tsne(samples_ND: Array, others_nD: Array) -> tuple[Array, Array]:
         init=(start / spread * _START_STD).astype(np.float32),
         random_state=_SEED,
     )
-    with threadpool_limits(1):  # several are no faster on so few, and add up in an order of their own
+    with threadpool_limits(1):  # more are no faster on so few samples, and add in another order
         flat = tsne.fit_transform(np.concatenate([samples_ND, others_nD]).astype(np.float32))
     return flat[: len(samples_ND)], flat[len(samples_ND) :]

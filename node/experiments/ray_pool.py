@@ -1,8 +1,8 @@
 """Work on the machines of a Ray cluster, with the events that a pool of processes has.
 
-A piece is a task, and Ray finds room for it. Whether a machine is alive is Ray's to know as well; what a lost one, or
-one that hangs, was at work on is asked for again here. So a piece may be done twice, and its outcome comes once. Each
-machine needs this version of fednode, and data at the same paths.
+A piece is a Ray task, and Ray schedules it. Ray also detects lost machines; the piece of a lost or hanging machine is
+submitted again here. So a piece may be done twice, but its outcome is yielded once. Each machine needs this version of
+fednode, and data at the same paths.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 from node.errors import ConfigError, NodeError
 from node.experiments.pool import Advanced, Died, Event, Finished, Work
 
-LOCAL = "ray"  # a cluster of this machine's own, or the one that RAY_ADDRESS names
+LOCAL = "ray"  # a cluster on this machine, or the one that RAY_ADDRESS names
 POLL_S = 0.3
-RETRIES = 2  # of a piece whose machine was lost
+RETRIES = 2  # repeats of a piece whose machine was lost
 
 
 def work_through_ray(
@@ -33,17 +33,17 @@ def work_through_ray(
     should_stop: Callable[[], bool] = lambda: False,
 ) -> Iterator[Event]:
     """Yields the events while the cluster at `address` does all of `pieces`, at most `jobs` at a time, each with a core
-    and `gpu_share` of a GPU. Ends early once `should_stop()`.
+    and `gpu_share` of a GPU. Ends early once `should_stop()` returns true.
 
-    Raises ConfigError without Ray, NodeError where there is no such cluster.
+    Raises ConfigError where Ray is not installed, NodeError where there is no such cluster.
     """
     ray = _import_ray()
     with _connected(ray, address):
         task = ray.remote(num_cpus=1, num_gpus=gpu_share, max_retries=0, max_calls=0)(_do)
         inbox = _start_inbox(ray)
         waiting = deque((index, 0) for index in range(len(pieces)))
-        busy: dict[Any, tuple[int, int]] = {}  # the piece and how often it was lost, by the outcome that is to come
-        machines: dict[int, str] = {}  # where a piece is done
+        busy: dict[Any, tuple[int, int]] = {}  # the piece and its number of lost attempts, by the pending outcome
+        machines: dict[int, str] = {}  # where a piece is being done
         while (waiting or busy) and not should_stop():
             while waiting and len(busy) < (jobs or len(pieces)):
                 index, losses = waiting.popleft()
@@ -69,7 +69,7 @@ def work_through_ray(
 
 
 def _get(ray: Any, index: int, outcome: Any) -> Event | str:
-    """Returns the end of a piece; why there is none, where its process or its machine was lost."""
+    """Returns the outcome of a piece as an event; or, where its process or its machine was lost, the reason."""
     try:
         return Finished(index, ray.get(outcome))
     except ray.exceptions.RayTaskError as error:
@@ -79,14 +79,14 @@ def _get(ray: Any, index: int, outcome: Any) -> Event | str:
 
 
 def _do(work: Work, piece: Any, index: int, inbox: Any) -> Any:
-    """The task, on some machine."""
+    """Does a piece, as a Ray task on some machine."""
     machine = import_module("ray").get_runtime_context().get_node_id()
     inbox.add.remote(index, machine, None)
     return work(piece, lambda news: inbox.add.remote(index, machine, news))
 
 
 class _Inbox:
-    """The actor that tasks send to where they are, and how far they have come."""
+    """The actor that receives from each task where it runs and how far it has come."""
 
     def __init__(self) -> None:
         self._news: list[tuple[int, str, Any]] = []
@@ -100,7 +100,8 @@ class _Inbox:
 
 
 def _start_inbox(ray: Any) -> Any:
-    """Starts it where the caller is, if there is room; should its machine be lost, elsewhere, without what it knew."""
+    """Starts the inbox on the caller's machine, if there is room; if that machine is lost it restarts elsewhere,
+    empty."""
     near = import_module("ray.util.scheduling_strategies").NodeAffinitySchedulingStrategy(
         node_id=ray.get_runtime_context().get_node_id(), soft=True
     )
@@ -110,13 +111,13 @@ def _start_inbox(ray: Any) -> Any:
 def _empty(ray: Any, inbox: Any) -> list[tuple[int, str, Any]]:
     try:
         news: list[tuple[int, str, Any]] = ray.get(inbox.empty.remote(), timeout=POLL_S)
-    except ray.exceptions.RayError:  # it is being started again, or slow
+    except ray.exceptions.RayError:  # it is restarting, or slow
         return []
     return news
 
 
 def _import_ray() -> Any:
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read as it is imported: nothing is told to anybody
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # read on import: it turns usage reports off
     try:
         return import_module("ray")
     except ModuleNotFoundError as error:
@@ -125,15 +126,15 @@ def _import_ray() -> Any:
 
 @contextmanager
 def _connected(ray: Any, address: str) -> Iterator[None]:
-    """Until then a part of the cluster, whose logs stay where they are."""
+    """Connects this process to the cluster until the context is left; the workers' logs stay on their machines."""
     options: dict[str, Any] = {"address": address}
-    if address == LOCAL:  # never a cluster that happens to run here, or once did
+    if address == LOCAL:  # never a cluster that merely runs on this machine or once did
         named = os.environ.get("RAY_ADDRESS")
         options = {"address": named} if named else {"address": "local", "include_dashboard": False}
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         ray.init(**options, log_to_driver=False, logging_level="ERROR")
-        for number, handler in handlers.items():  # Ray puts its own in their place, by which SIGTERM ends the process
+        for number, handler in handlers.items():  # Ray replaces them by its own, with which SIGTERM ends the process
             signal.signal(number, handler)
     except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
         raise NodeError(f"--on {address}: no Ray cluster there: {str(error).partition(chr(10))[0]}") from error

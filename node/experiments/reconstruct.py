@@ -11,8 +11,8 @@ layer, genesis, the initial model. Half of the shared samples are held out, and 
                           on its own samples, a decoder on what those make of its samples, and applies it to the set
     16 pairs, 64 pairs …  it has that many of the victim's samples in the clear, and trains a decoder on those alone
 
-The last is no far-fetched case: a record that a patient shows, a published case, a former colleague. Each attack is a
-first attempt of minutes, so what it gets is what a set gives away at least.
+The last case is realistic: a record that a patient shows, a published case, a former colleague. Each attack is a first
+attempt of minutes, so its result is the least that a set reveals.
 """
 
 from __future__ import annotations
@@ -55,20 +55,20 @@ from node.experiments.reconstruct_plot import Panel
 from node.host.machine import get_machine
 
 BEACON = bytes(32)
-HEIGHT = 1  # of the sharing round
+HEIGHT = 1  # the height of the sharing round
 LAYERS = ("gaussian", "orthogonal", "diag", "conv1x1", "identity")
 PAIRS = (16, 64, 256)
 SHOWN = 6  # samples in a picture
 MIN_HELD_OUT = 8
-SLIGHT = 0.1  # of the samples told apart: what an attack that hardly works gets
+SLIGHT = 0.1  # share of samples identified up to which an attack hardly works
 
 MEAN, CLASS_MEAN, AS_IT_IS, NO_PAIRS = "mean image", "mean of the class", "x' as it is", "no pairs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """The effort of the attacker: numbers of known pairs beside half of the set, encryptors of its own, and steps,
-    width and learning rate of each decoder."""
+    """The effort of the attacker: numbers of known pairs to try besides half of the set, the number of own encryptors,
+    and steps, width and learning rate of each decoder."""
 
     pairs: Sequence[int] = PAIRS
     encryptors: int = 2
@@ -89,8 +89,8 @@ class Reconstruction:
 def run_reconstruct_bench(
     config: SimulationConfig, attack: Attack, *, layers: Sequence[str], repeats: int, report: Callable[[str], None]
 ) -> Reconstruction:
-    """PSNR, SSIM and the share of samples told apart, by layer and attack; repetition r has the seed `config.seed` + r
-    for everything. `config.method` is a fededs. Raises ConfigError, and as `simulate`."""
+    """Measures PSNR, SSIM and the share of samples identified, by layer and attack; repetition r uses the seed
+    `config.seed` + r for everything. `config.method` is fededs. Raises ConfigError, and as `simulate`."""
     _check(config, layers)
     measured: dict[str, list[_Measured]] = {layer: [] for layer in layers}
     with use_threads(config.threads):
@@ -120,7 +120,7 @@ def run_reconstruct_bench(
 
 
 def explain(layer: str, found: Mapping[str, Any]) -> str:
-    """The meaning of one layer's figures, in a sentence for people who run a site."""
+    """Explains one layer's figures in a sentence, for people who run a site."""
     told = {name: scores["told_apart"]["median"] for name, scores in found["attacks"].items()}
     known = [name for name in told if name[0].isdigit()]
     few, most = known[0], known[-1]
@@ -143,7 +143,7 @@ def _count(name: str) -> str:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Measured:
-    """One layer by one seed: each attack's scores, and `labels`, the share of soft labels that show the class."""
+    """One layer with one seed: each attack's scores, and `labels`, the share of soft labels that show the class."""
 
     scores: Mapping[str, Mapping[str, float]]
     labels: float
@@ -156,7 +156,7 @@ class _Measured:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Shared:
-    """An encrypted set as it is read, and its samples in the same order."""
+    """An encrypted set as members read it, and its samples in the same order."""
 
     encrypted: Tensor
     soft: Tensor
@@ -176,7 +176,7 @@ class _Shared:
 
 @dataclass(frozen=True, slots=True)
 class _Pixels:
-    """From normalised samples to what is seen, and the range that is held to."""
+    """The conversion of normalised samples to pixels, and the range that pixels are clamped to."""
 
     mean: Tensor
     std: Tensor
@@ -259,8 +259,8 @@ def _measure(config: SimulationConfig, attack: Attack) -> _Measured:
 
 
 def _share(victim: Client) -> _Shared:
-    """What the victim sends in the sharing round, and which samples those are: their order is drawn from its seed,
-    which none but the victim, and this measurement, has."""
+    """Returns what the victim sends in the sharing round, and which samples those are: their order is drawn from its
+    seed, which only the victim, and this measurement, knows."""
     trained = victim.train(HEIGHT, BEACON)
     samples = victim.state.data.train
     round_ = Round(HEIGHT, victim.spec.get_round_number(HEIGHT), BEACON, victim.seed)
@@ -272,8 +272,8 @@ def _share(victim: Client) -> _Shared:
 def _recover_without_pairs(
     attacker: Client, known: _Shared, held_out: _Shared, seed: int, attack: Attack, scaling: Scaling
 ) -> dict[str, Tensor]:
-    """What an attacker makes of the held-out samples that has none in the clear; but for x' as it is, whose two numbers
-    are found on `known`."""
+    """Recovers the held-out samples without any sample in the clear; only for x' as it is are two numbers, brightness
+    and contrast, found on `known`."""
     own = attacker.state.data.train
     classes = torch.stack([_average(own.x[own.y == c], own.x) for c in range(attacker.state.data.num_classes)])
     factor, offset = fit_affine(known.encrypted, known.x)
@@ -289,16 +289,16 @@ def _recover_without_pairs(
 
 
 def _average(x: Tensor, everything: Tensor) -> Tensor:
-    """The mean sample of a class; of everything, if there is none of that class."""
+    """Returns the mean sample of a class; of all samples, if none is of that class."""
     return (x if len(x) else everything).mean(0)
 
 
 def _make_own_sets(attacker: Client, layer: Tensor | None, seed: int, num_sets: int) -> list[Tensor]:
-    """x' of the attacker's own samples as the victim's procedure makes it, through the victim's layer."""
+    """Makes encrypted sets of the attacker's own samples by the victim's procedure and through the victim's layer."""
     hyper, own = _get_hyperparameters(attacker), attacker.state.data.train
     with attacker.seeded(HEIGHT):
         phase = attacker.begin(HEIGHT, BEACON)
-        attacker.run(dataclasses.replace(phase, prepared=Prepared()))  # the warm-up alone
+        attacker.run(dataclasses.replace(phase, prepared=Prepared()))  # without others' sets: the warm-up alone
     model, made = attacker.state.model, []
     for i in range(num_sets):
         unet = train_encryptor(
@@ -332,7 +332,7 @@ def _get_hyperparameters(client: Client) -> FedEdsHyperparameters:
 
 
 def _pick(y: Tensor) -> list[int]:
-    """The places of SHOWN samples, of different classes as far as there are so many."""
+    """Picks SHOWN samples, of different classes as far as possible, and returns their places."""
     labels = y.tolist()
     firsts = sorted({label: i for i, label in reversed(list(enumerate(labels)))}.items())
     picked = [i for _, i in firsts][:SHOWN]

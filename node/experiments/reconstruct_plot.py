@@ -18,15 +18,15 @@ GAP = 0.06  # between samples, in parts of one
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
-    """Samples of one run by row, as they are, as they were shared, and as attacks recovered them. Images [N, C, H, W]
-    in 0..1; of others than one or three channels, the first are shown."""
+    """The samples of one run by row: as they are, as they were shared, and as each attack recovered them. Images [N, C,
+    H, W] in 0..1; with other than one or three channels, only the first are shown."""
 
     title: str
     rows: Mapping[str, Images]
 
 
 def draw_panels(path: Path, panels: Sequence[Panel], title: str) -> None:
-    """Writes a PNG of all panels. Raises ConfigError where it cannot be written."""
+    """Writes a PNG of all panels. Raises ConfigError where that fails."""
     rows = list(panels[0].rows)
     num_samples = len(panels[0].rows[rows[0]])
     size = (num_samples * INCHES + 0.5, len(rows) * INCHES + 0.5)
@@ -44,7 +44,7 @@ def draw_panels(path: Path, panels: Sequence[Panel], title: str) -> None:
 
 
 def lay_out(rows: Sequence[Images]) -> Images:
-    """One image [H, W] or [H, W, 3] of rows of images, white between them."""
+    """Joins rows of images into one image [H, W] or [H, W, 3], white between them."""
     num_samples, channels, height, width = rows[0].shape
     shown = 3 if channels >= 3 else 1
     gap = max(1, round(GAP * width))

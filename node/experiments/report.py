@@ -44,8 +44,8 @@ class Written:
 
 
 def write_report(directory: Path) -> Written:
-    """Reports what `directory` holds, however much is missing. Raises NotFound where no experiment was run, and
-    NodeError where matplotlib is missing or a file cannot be written."""
+    """Writes a report of what `directory` holds, also where runs are missing. Raises NotFound where no experiment was
+    run, and NodeError where matplotlib is missing or a file cannot be written."""
     source = directory / EXPERIMENT
     if not source.is_file():
         raise NotFound(f"{directory}: expected a directory that `fednode experiment run` has written ({EXPERIMENT})")
@@ -99,7 +99,7 @@ def _write_figures(directory: Path, figures: Sequence[AnyFigure], numbers: Mappi
 
 
 def _empty(directory: Path) -> None:
-    """Leaves nothing of an earlier report that this one does not write."""
+    """Removes the files of an earlier report that this one does not write."""
     directory.mkdir(exist_ok=True)
     for path in directory.glob("[0-9][0-9]-*.*"):
         path.unlink()

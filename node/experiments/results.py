@@ -31,13 +31,13 @@ from node.errors import NodeError
 from node.experiments.plan import FORMAT, VERSION, Run, forget_device
 from node.finite import to_finite
 
-EXPERIMENT = "experiment.yaml"  # the file as it was run, which stands beside the results
+EXPERIMENT = "experiment.yaml"  # the file as it was run, kept beside the results
 RUNS = "runs"
 _TEMPORARY = ".part"
 
 
 class BrokenResult(NodeError):
-    """A file that is not the result of the run it is named after."""
+    """A file is not the result of the run that it is named after."""
 
 
 class _Part(BaseModel):
@@ -45,9 +45,9 @@ class _Part(BaseModel):
 
 
 class RoundRow(_Part):
-    """One round, as ml.simulation.run's RoundResult has it, but numbered as the method counts: from 1 on, and up to 0
-    in `Result.sharing`. A loss that is no finite number is None, and so is what a method does not have, what a round
-    that was not measured does not say, or what was not measured yet when the file was written."""
+    """One round, as ml.simulation.run's RoundResult, but numbered as the method counts: from 1 on, and up to 0 in
+    `Result.sharing`. A field is None where the loss is not finite, the method has no such value, the round was not
+    measured, or an earlier version wrote the file without it."""
 
     round: int
     taa: float | None
@@ -85,7 +85,7 @@ class ClientRow(_Part):
 
 
 class PriorRow(_Part):
-    """The answers after the last round at one kappa; None is each client's own."""
+    """The answers after the last round at one kappa; None stands for each client's own."""
 
     kappa: float | None
     taa: float
@@ -100,7 +100,7 @@ class SnapshotRow(_Part):
 
 
 class Result(_Part):
-    """One run's file. `error` is None where the run was finished."""
+    """One run's file. `error` is None where the run has finished."""
 
     format: int
     fednode: str
@@ -128,7 +128,7 @@ class Result(_Part):
 
     @property
     def best_taa(self) -> float | None:
-        """The highest of the rounds that were measured."""
+        """The highest TAA of the rounds that were measured."""
         return max((row.taa for row in self.rounds if row.taa is not None), default=None)
 
     @property
@@ -138,7 +138,7 @@ class Result(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kept:
-    """A snapshot that was read, and what its classes are called."""
+    """A snapshot as read, and the names of its classes."""
 
     snapshot: Snapshot
     names: tuple[str, ...]
@@ -153,15 +153,14 @@ def get_snapshot_path(directory: Path, run_id: str, client: int = 0) -> Path:
 
 
 def get_state_path(directory: Path, run_id: str) -> Path:
-    """Where a run that is under way has its state, to go on from."""
+    """Returns the file that keeps the state of an unfinished run."""
     return directory / RUNS / f"{run_id}.state"
 
 
 def write_result(
     directory: Path, run: Run, document: Mapping[str, Any], kept: Mapping[int, Kept] | None = None
 ) -> None:
-    """Keep what came of a run, with snapshots by client: appears under its name whole or not at all. Raises NodeError
-    when it cannot be kept."""
+    """Writes the result of a run, with snapshots by client: whole or not at all. Raises NodeError where that fails."""
     whole = {"format": FORMAT, "fednode": VERSION, "id": run.id, "config": run.config, **document}
     for client, own in (kept or {}).items():
         data = own.snapshot.encode()
@@ -173,7 +172,7 @@ def write_result(
 
 
 def copy_result(source: Path, directory: Path, run: Run) -> None:
-    """Keep what another directory has of a run. Raises NodeError when it cannot be read or kept."""
+    """Copies a result of a run from another directory. Raises NodeError where it cannot be read or written."""
     others = sorted((source / RUNS).glob(f"{run.id}.client-*.safetensors"))
     for path in (*others, get_snapshot_path(source, run.id), get_result_path(source, run.id)):  # as `write_result` does
         try:
@@ -186,10 +185,10 @@ def copy_result(source: Path, directory: Path, run: Run) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Appears whole or not at all. Raises NodeError."""
+    """Writes a file whole or not at all. Raises NodeError."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # others may write the same
+        part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{_TEMPORARY}")  # others may write it, too
         part.write_bytes(data)
         part.replace(path)
     except OSError as error:
@@ -197,13 +196,13 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def remove_leftovers(directory: Path) -> None:
-    """Removes what a write that was cut short has left."""
+    """Removes what interrupted writes have left."""
     for path in (*directory.glob(f"{EXPERIMENT}.*{_TEMPORARY}"), *(directory / RUNS).glob(f"*{_TEMPORARY}")):
         path.unlink(missing_ok=True)
 
 
 def read_result(directory: Path, run: Run) -> Result | None:
-    """The result of a run; None where there is none yet. Raises BrokenResult, naming the file."""
+    """Reads the result of a run; None where there is none yet. Raises BrokenResult, naming the file."""
     path = get_result_path(directory, run.id)
     try:
         result = Result.model_validate_json(path.read_bytes())
@@ -236,7 +235,7 @@ def read_result(directory: Path, run: Run) -> Result | None:
 
 
 def read_snapshot(directory: Path, run: Run, result: Result, client: int = 0) -> Kept | None:
-    """The snapshot of a client that `result` speaks of; None where it speaks of none. Raises BrokenResult, naming the
+    """Reads the snapshot of a client that `result` names; None where it names none. Raises BrokenResult, naming the
     file."""
     row = result.snapshots.get(str(client)) if client else result.snapshot
     if row is None:

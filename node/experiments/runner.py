@@ -37,12 +37,13 @@ from node.experiments.stock import take_stock
 
 SAVE_EVERY_S = 60.0
 _LOCK = ".lock"
-_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # of a shared folder that has none
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)  # errors of a shared folder that has no locks
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One more round of `run`; or its end: in `seconds`, well or with an error, or by what another experiment has."""
+    """An event: `run` has made one more round, or it has ended, after `seconds`, with or without an error, or because
+    another experiment has its result."""
 
     run: Run
     done: bool = False
@@ -53,7 +54,7 @@ class Progress:
 
 
 def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
-    """Raise ConfigError where data, model, input and method do not fit each other, before anything is started."""
+    """Raises ConfigError where data, model, input and method do not fit each other, before any run starts."""
     from ml.data import get_classes
     from ml.errors import DataError, SpecError
     from ml.specs import get_simulated_spec
@@ -85,9 +86,9 @@ def validate_runs(runs: Sequence[Run], data_root: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """The machines that runs are made on: this one's processes, on a GPU each where there are `environments` that say
-    which; or the Ray cluster at `ray`, where a run has `gpu_share` of a GPU. A directory that `is_shared` has other
-    shards at work. Every `save_every_s` a run's state is kept beside the results; of one on a Ray cluster none is."""
+    """The machines that make runs: this one's processes, on one GPU each where `environments` names them; or the Ray
+    cluster at `ray`, where a run has `gpu_share` of a GPU. With `is_shared` other shards work in the same directory.
+    Every `save_every_s` a run's state is saved beside the results; on a Ray cluster it is not."""
 
     environments: Sequence[Mapping[str, str]] = ()
     ray: str | None = None
@@ -97,7 +98,7 @@ class Where:
 
     @property
     def device(self) -> str | None:
-        """The device in place of the file's; None for that."""
+        """The device in place of the file's; None for the file's own."""
         return "cuda" if self.environments or self.gpu_share else None
 
 
@@ -111,10 +112,10 @@ def run_experiment(
     should_stop: Callable[[], bool],
     where: Where = Where(),
 ) -> Iterator[Progress]:
-    """Does `runs`, `jobs` at a time, and keeps what comes of each; what the experiments named in `reuse` have finished
-    is taken over first. Paths are relative to `data_root`.
+    """Makes `runs`, `jobs` at a time, and keeps the outcome of each; what the experiments named in `reuse` have
+    finished is copied first. Paths are relative to `data_root`.
 
-    Raises NodeError where results cannot be kept, or another process is at work in `directory`.
+    Raises NodeError where results cannot be kept, or another process works in `directory`.
     """
     with _locked(directory, is_shared=where.is_shared):
         if not where.is_shared:
@@ -140,13 +141,13 @@ def _start(pieces: Sequence[Piece], jobs: int | None, where: Where, should_stop:
 
 
 def _keep_all(directory: Path, runs: Sequence[Run], events: Iterable[Event]) -> Iterator[Progress]:
-    """Keeps the outcome of each run, and then its state no longer; yields the progress."""
+    """Keeps the outcome of each run, then removes its state; yields the progress."""
     furthest: dict[int, int] = {}
     for event in events:
         run = runs[event.index]
         match event:
             case Advanced(index, height):
-                if height > furthest.get(index, 0):  # a run that goes on, or begins again elsewhere, tells all again
+                if height > furthest.get(index, 0):  # a run that resumes or restarts reports earlier rounds again
                     furthest[index] = height
                     yield Progress(run)
             case Finished(_, Outcome(document, kept)):
@@ -163,7 +164,7 @@ def _keep_all(directory: Path, runs: Sequence[Run], events: Iterable[Event]) -> 
 
 
 def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> Iterator[Progress]:
-    """Those of `runs` that another experiment has finished, with all that this one's report asks for."""
+    """Copies those of `runs` that another experiment has finished, with all that this one's report needs."""
     wanted = {run.id: run for run in runs}
     for name in experiment.file.reuse:
         source = directory.parent / name
@@ -177,7 +178,7 @@ def _take_over(experiment: Experiment, directory: Path, runs: Sequence[Run]) -> 
 
 
 def _is_finished(directory: Path, run: Run) -> bool:
-    """Whether there is a result already, whose place no failure takes: one that lacks something."""
+    """Says whether a run has a result that a failure must not replace: a finished one that merely lacks a field."""
     try:
         result = read_result(directory, run)
     except BrokenResult:
@@ -187,10 +188,10 @@ def _is_finished(directory: Path, run: Run) -> bool:
 
 @contextmanager
 def _locked(directory: Path, *, is_shared: bool) -> Iterator[None]:
-    """Meanwhile no other process is at work in the directory; or, shared, none but those that share it."""
+    """Locks the directory until the context is left: no other process may work in it, or, shared, only other shards."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        lock = (directory / _LOCK).open("a+")  # NFS gives shared locks on files that can be read alone
+        lock = (directory / _LOCK).open("a+")  # NFS gives shared locks only on files that can be read
     except OSError as error:
         raise NodeError(f"{directory}: cannot be written ({error.strerror})") from error
     with lock:
@@ -199,12 +200,12 @@ def _locked(directory: Path, *, is_shared: bool) -> Iterator[None]:
         except BlockingIOError as error:
             raise NodeError(f"{directory}: another process is running an experiment there") from error
         except OSError as error:
-            if not (is_shared and error.errno in _NO_LOCKS):  # shards do without: each has runs of its own
+            if not (is_shared and error.errno in _NO_LOCKS):  # a shard needs no lock here: each has runs of its own
                 raise NodeError(f"{directory}: cannot be locked ({error.strerror})") from error
         yield
 
 
 def _keep_file(experiment: Experiment, directory: Path) -> None:
-    """The file as it was run, overrides applied, so that a report needs the directory alone."""
+    """Keeps the file as it was run, overrides applied, so that a report needs only the directory."""
     text = f"# {experiment.source.path.name}, as it was run.\n{dump_yaml(experiment.source.value)}"
     write_whole(directory / EXPERIMENT, text.encode("utf-8"))

@@ -53,14 +53,14 @@ def _validate_targets(values: tuple[float, ...]) -> tuple[float, ...]:
     return values
 
 
-Many = Annotated[tuple[T, ...], BeforeValidator(_wrap)]  # one value, or a list of them
+Many = Annotated[tuple[T, ...], BeforeValidator(_wrap)]  # one value, or several
 Targets = Annotated[Many[float], AfterValidator(_validate_targets)]
 Axis = Annotated[tuple[T, ...], AfterValidator(_validate_axis)]
-PerClient = Annotated[Many[T], AfterValidator(_validate_axis)]  # one for all, or each for one client in turn
+PerClient = Annotated[Many[T], AfterValidator(_validate_axis)]  # one for all clients, or one for each in turn
 
 
 class Item(Section):
-    """A value that is a section of settings: `dfpl`, or `{name: dfpl, infer: prototype, label: DFPL (prototypes)}`.
+    """A value with settings of its own: `dfpl`, or `{name: dfpl, infer: prototype, label: DFPL (prototypes)}`.
 
     The label is what tables and figures call it.
     """
@@ -70,12 +70,12 @@ class Item(Section):
     label: Label | None = None
 
     def get_settings(self) -> dict[str, Any]:
-        """All of it but the label."""
+        """Returns all of it but the label."""
         return self.model_dump(exclude={"label"})
 
 
 class NamedItem(Item):
-    """A model, a method, or an attack: `none` is nobody's."""
+    """A model, a method, or an attack; the attack `none` means no liars."""
 
     name: Annotated[str, Field(min_length=1)]
 
@@ -86,19 +86,19 @@ class NamedItem(Item):
 
 
 class MethodItem(NamedItem):
-    """A method. It may have `rounds` of its own, where it is compared with others that do less work in each; and
-    clients that take of peers with another `max_loss_ratio` than those of the others."""
+    """A method. It may have `rounds` of its own, to be compared with methods that do less work in each, and a
+    `max_loss_ratio` of its own."""
 
     rounds: Count | None = None
     max_loss_ratio: Ratio | None = None
 
     def get_own(self) -> dict[str, Any]:
-        """The settings it has in place of those in `base`."""
+        """Returns the settings that replace those in `base`."""
         own = {name: getattr(self, name) for name in ("rounds", "max_loss_ratio")}
         return {name: value for name, value in own.items() if value is not None}
 
     def get_settings(self) -> dict[str, Any]:
-        """All of it but the label and what is its own, in sections by dotted keys."""
+        """Returns all settings but the label and those of `get_own`, sections as dotted keys."""
         return flatten(self.model_dump(exclude={"label", "rounds", "max_loss_ratio"}))
 
 
@@ -114,12 +114,12 @@ class DataItem(Item):
 
 
 class BaseSection(Section):
-    """The settings of every run unless the sweep says otherwise. `method` holds settings that reach each method which
-    has them, `attack` those that reach each attack; `input` is by default what suits data and model. `max_loss_ratio`
-    is how much harm peers may do (`ml.guard`), without end by default; `participation` the share of clients that take
-    part in a round. Every `eval_every` rounds and after the last something is measured, on `test_samples` of the test
-    set, by default on all of it. With `alone_until` clients take nothing of each other, and each trains until its model
-    has that accuracy."""
+    """The settings of every run unless the sweep says otherwise. `method` holds settings for every method that has
+    them, `attack` those for every attack; `input` by default suits data and model. `max_loss_ratio` limits the harm
+    that peers may do (`ml.guard`), by default not at all; `participation` is the share of clients that take part in a
+    round. Models are measured every `eval_every` rounds and after the last, on `test_samples` of the test set, by
+    default on all of it. With `alone_until` clients exchange nothing, and each trains until its model has that
+    accuracy."""
 
     data: DataItem = DataItem(format="digits")
     model: NamedItem = NamedItem(name="mlp")
@@ -178,7 +178,7 @@ class SweepSection(Section):
     seed: Axis[Seed] | None = None
 
     def get_settings(self) -> Mapping[str, Any]:
-        """The axes that are single settings, as they were written."""
+        """Returns the axes that are single settings, as they were written."""
         return self.model_extra or {}
 
 
@@ -195,9 +195,9 @@ class TableSection(Section):
 
     `where` keeps only runs with these values of axes; `over` names axes averaged over besides the seed. `compare` is
     the axis whose best value is set in bold. `best_of` shows, for each cell, which value of that axis does best there,
-    `worst_of` which does worst. `against` shows how much worse than in the runs that differ in these axes alone: with
-    `{attack: none}` what liars cost. `target` is the accuracy in 0..1 that rounds are counted to: of several, each has
-    a column. `seconds` of local training are what the values at equal training time are read at.
+    `worst_of` which does worst. `against` shows how much worse a run is than the run that differs in these axes alone:
+    `{attack: none}` shows the cost of liars. `target` is the accuracy in 0..1 that rounds are counted to; each of
+    several has a column. Values at equal training time are read after `seconds` of local training.
     """
 
     title: Label | None = None
@@ -217,10 +217,10 @@ class TableSection(Section):
 class FigureSection(Section):
     """One figure for each value of `each`, a panel for each of `panels`, a line for each of `lines`.
 
-    Across is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), `epochs` (so far),
-    `network_seconds` (so far), or an axis; up is a per-round series (taa, tal, global, tal_global, taa_local; of
+    Its x is `round`, `bytes` (sent by a client so far), `seconds` (trained by a client so far), `epochs` (so far),
+    `network_seconds` (so far), or an axis; its y is a per-round series (taa, tal, global, tal_global, taa_local; of
     peer-to-peer methods peers, similar, dropout and divergence, of DFPL aux_loss), or against an axis a table's value.
-    `draw: box` then shows where the runs of each value lie, and not their mean alone.
+    `draw: box` then shows the spread of each x's runs, not only their mean.
     """
 
     title: Label | None = None
@@ -249,7 +249,8 @@ class GridSection(Section):
 
 
 class PairsSection(Section):
-    """How far each two clients are apart, by round: a line for each pair, of UA-PDFL with few clients."""
+    """A figure of the distance between each two clients, by round: a line for each pair, for UA-PDFL with few
+    clients."""
 
     pairs: Literal["divergence"]
     title: Label | None = None
@@ -260,7 +261,7 @@ class PairsSection(Section):
 
 
 class SnapshotSection(Section):
-    """One figure for each value of `each`, a panel for each of `panels` and of `clients`, each of the model that one
+    """One figure for each value of `each`, a panel for each of `panels` and of `clients`; each shows the model that one
     client of one run has after the last round."""
 
     title: Label | None = None
@@ -277,8 +278,8 @@ class EmbeddingSection(SnapshotSection):
 
 
 class AnswersSection(SnapshotSection):
-    """Pictures of the answers to test samples: how classes are confused, the ROC curve of each class against all
-    others, or how often answers of some confidence are right."""
+    """Pictures of the answers to test samples: the confusion of classes, the ROC curve of each class against all
+    others, or the calibration of the confidence."""
 
     answers: Literal["confusion", "roc", "calibration"]
 
@@ -292,7 +293,7 @@ _BY_KEY: Mapping[str, type[Section]] = {
 
 
 def _choose_figure(value: Any) -> str:
-    """The section that a figure is written as, by its key."""
+    """Returns the name of the section that a figure is written as, chosen by its key."""
     if isinstance(value, dict):
         return next((section.__name__ for key, section in _BY_KEY.items() if key in value), FigureSection.__name__)
     return type(value).__name__
@@ -309,8 +310,8 @@ AnyFigureSection = Annotated[
 
 
 class ServerLinks(Section):
-    """The links between clients and a server: `up_mbit` and `down_mbit` are millions of bits a second, `latency_s` each
-    way; `wait_s` is what the server needs by itself each round. Of several values each is one client's, in turn."""
+    """The links between clients and a server: `up_mbit` and `down_mbit` are millions of bits a second, `latency_s` is
+    each way; `wait_s` is the time that the server itself takes each round. Several values belong to clients in turn."""
 
     up_mbit: PerClient[Positive]
     down_mbit: PerClient[Positive]
@@ -319,17 +320,18 @@ class ServerLinks(Section):
 
 
 class PeerLinks(Section):
-    """The links between clients: what the access of each, in turn, carries, and how long it takes to the other end."""
+    """The links between clients: the bandwidth of each client's access, in turn, and the latency to the other end."""
 
     mbit: PerClient[Positive]
     latency_s: PerClient[NotNegative] = (0.0,)
 
 
 class NetworkSection(Section):
-    """A network that seconds are reckoned by (`node.experiments.network`); without `server` all goes from peer to peer.
+    """A network for which seconds are computed (`node.experiments.network`); without `server` everything goes from peer
+    to peer.
 
-    Local work takes `step_s` a mini-batch or `epoch_s` an epoch, of an encryptor `encryptor_ratio` times as long; or as
-    long as was measured. `slowdown` is how many times longer clients take for it, in turn.
+    Local work takes `step_s` a mini-batch or `epoch_s` an epoch, `encryptor_ratio` times as long for an encryptor; or
+    as long as was measured. `slowdown` multiplies that time, for each client in turn.
     """
 
     label: Label
@@ -359,7 +361,7 @@ def _validate_networks(networks: tuple[NetworkSection, ...]) -> tuple[NetworkSec
 
 class ReportSection(Section):
     """The contents of the page; without tables or figures, ones that suit the sweep. `target` is an accuracy in 0..1,
-    or several, for tables that have none of their own; `network` one or several that seconds are reckoned by."""
+    or several, for tables that have none of their own; `network` is one or several that seconds are computed for."""
 
     target: Targets = ()
     network: Annotated[Many[NetworkSection], AfterValidator(_validate_networks)] = ()
@@ -368,7 +370,8 @@ class ReportSection(Section):
 
 
 class ExperimentFile(Section):
-    """The whole file. What the experiments in `reuse` have finished, beside this one's directory, is not run again."""
+    """The whole file. Runs that the experiments in `reuse` have finished, in directories beside this one's, are not
+    made again."""
 
     version: Literal[1] = 1
     name: Name

@@ -11,7 +11,7 @@ from node.consensus.learning.round_measure import make_measure
 
 
 class SelectedRounds:
-    """Follows the rounds of a simulation with so many clients, as members would under `bft`."""
+    """Follows the rounds of a simulation with so many clients, and selects as members would under `bft`."""
 
     def __init__(self, select: Select, num_clients: int, max_weight: int) -> None:
         self._select = select
@@ -25,7 +25,8 @@ class SelectedRounds:
         return self.selection.best or None
 
     def add(self, number: int, measured: Sequence[Mapping[str, float] | None]) -> bool:
-        """Adds what clients have measured of a round, None of those that sat out the next. Whether patience ran out."""
+        """Adds the measurements of a round by each client, None for those that sat out the next. Returns whether
+        patience ran out."""
         before, n = self.selection, self._num_clients
         found = {
             i: measure

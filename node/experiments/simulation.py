@@ -36,10 +36,10 @@ from node.experiments.selected import SelectedRounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulationSpec:
-    """What to run. `data` is `digits` or `FORMAT:PATH`; where there are `sites`, each the path of one's own data, these
-    are the data. `attack` is `NAME:COUNT` with its settings after commas.
-    Where `method` or `model` is `auto` it is what suits the data, and else it has the paper's own settings. `settings`
-    are `KEY=VALUE` of the method (`lr=0.05`), or of a section (`model.hidden=[32]`).
+    """The terms of a simulation. `data` is `digits` or `FORMAT:PATH`; `sites` are the paths of data of single sites, in
+    its place. `attack` is `NAME:COUNT` with its settings after commas. A `method` or `model` of `auto` is chosen to
+    suit the data; one that is named has its paper's settings. `settings` are `KEY=VALUE` of the method (`lr=0.05`), or
+    of a section (`model.hidden=[32]`).
 
     The other fields are those of `SimulationConfig`.
     """
@@ -66,7 +66,7 @@ class SimulationSpec:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outcome:
-    """The end of a simulation: its clients as the last round left them, and what their classes are called."""
+    """The end of a simulation: its clients as the last round left them, and the names of their classes."""
 
     config: SimulationConfig
     classes: tuple[str, ...]
@@ -78,7 +78,7 @@ def run_simulation(
     on_round: Callable[[RoundResult], None] | None = None,
     on_end: Callable[[Outcome], None] | None = None,
 ) -> SimulationResult:
-    """Runs all rounds. Raises ConfigError for what cannot be run, NodeError for what goes wrong in the run."""
+    """Runs all rounds. Raises ConfigError for what cannot be run, NodeError for a fault in the run."""
     asked = {
         "method": {},
         "model": {},
@@ -132,7 +132,7 @@ def run_simulation(
 
 
 def make_selector(config: SimulationConfig) -> SelectedRounds | None:
-    """The follower of the best round, where the configuration selects. Raises ConfigError."""
+    """Makes the follower of the best round, where the configuration selects one. Raises ConfigError."""
     if config.select is None:
         return None
     try:
@@ -143,8 +143,7 @@ def make_selector(config: SimulationConfig) -> SelectedRounds | None:
 
 
 def _choose(spec: SimulationSpec, asked: Mapping[str, Any], data: Mapping[str, Any], task: str) -> tuple[Any, Any]:
-    """Chooses genesis' `method` and `model`: of a method that is named it takes the paper's settings. Raises
-    ConfigError."""
+    """Chooses genesis' `method` and `model`; a method that is named has its paper's settings. Raises ConfigError."""
     is_table = AUTO in (spec.method, spec.model) and have_features(data, task)
     method = {"name": spec.method, **asked["method"]}
     if spec.method == AUTO:

@@ -15,10 +15,11 @@ from node.experiments.results import BrokenResult, Kept, Result, read_result, re
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """The results of an experiment in a directory: its finished and failed runs by id, and why other files are none.
+    """The results of an experiment in a directory: its finished and failed runs by id, and why other files are not
+    results.
 
-    `lacking` are finished runs without something that the report asks for: a snapshot, the time they trained, or what
-    they received.
+    `lacking` are finished runs that lack what the report needs: a snapshot, the time they trained, or the bytes they
+    received.
     """
 
     finished: Mapping[str, Result]
@@ -28,13 +29,13 @@ class Stock:
     lacking: frozenset[str]
 
     def list_pending(self, experiment: Experiment, shard: tuple[int, int] = (1, 1)) -> list[Run]:
-        """The runs that shard i of n has still to make, failed, broken and lacking ones included."""
+        """Lists the runs that shard i of n still has to make, failed, broken and lacking ones included."""
         done = self.finished.keys() - self.lacking
         return [run for run in experiment.list_shard(shard) if run.id not in done]
 
 
 def take_stock(experiment: Experiment, directory: Path) -> Stock:
-    """Read the results there are."""
+    """Reads the results there are."""
     finished: dict[str, Result] = {}
     failed: dict[str, Result] = {}
     broken: dict[str, str] = {}

@@ -30,16 +30,16 @@ from node.experiments.values import (
 )
 
 Results = Mapping[str, Result]  # finished runs by id
-Place = tuple[Key, Key]  # row and column
+Place = tuple[Key, Key]  # a row and a column
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Mean and spread over `num` seeds, of `finished` that have run, of `expected`; some may have run and have no such
-    number. `best` among the cells it is compared with.
+    """Mean and spread over `num` seeds, out of `finished` seeds that have run and `expected` ones; a finished run may
+    lack the number. `best` marks the best of the cells it is compared with.
 
-    In a table of bests, or of worsts, `choice` is the value of the axis that did so, and `detail` what that comes to.
-    Without a mean, `absent` says why.
+    In a table of bests, or of worsts, `choice` is the value of the axis that was best or worst, and `detail` its
+    number. Without a mean, `absent` says why.
     """
 
     kind: Kind
@@ -55,7 +55,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """`98.16 ± 0.20`, without a spread where there is none to tell."""
+        """The cell as text: `98.16 ± 0.20`, without the spread where there is none."""
         if self.mean is None:
             return self.absent
         shown = show_number(self.kind, self.mean, spread=self.num > 1)
@@ -79,11 +79,11 @@ class Table:
 
     @property
     def finished(self) -> int:
-        """Seeds that have run, where most of them have."""
+        """The number of seeds that have run in the cell where most have."""
         return max((cell.finished for cell in self.cells.values()), default=0)
 
     def list_numbers(self) -> Iterator[Sequence[object]]:
-        """Yields headings, and a line for each cell: its axes' values, then its number unrounded, in the unit of the
+        """Yields headings, and a row for each cell: its axes' values, then its number unrounded, in the unit of the
         results."""
         columns = [axis or "value" for axis in self.column_axes]
         yield *self.row_axes, *columns, "mean", "std", "seeds", "best", "choice"
@@ -96,7 +96,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A value, what it is read at, and what that is called: `rounds to 66 %` where there are several targets."""
+    """A value, the limit it is read at, and its name: `rounds to 66 %` where there are several targets."""
 
     label: str
     value: Value
@@ -104,7 +104,7 @@ class Reading:
 
 
 def list_readings(names: Sequence[str], targets: Sequence[float], seconds: float | None = None) -> list[Reading]:
-    """Each value once, and where there are several targets once for each that it is read at."""
+    """Lists each value once; where there are several targets, once for each that it is read at."""
     targets = targets or (Limits().target,)
     readings = []
     for name in names:
@@ -124,7 +124,7 @@ def list_runs(points: Sequence[Point], results: Results) -> list[Result]:
 
 
 def make_table(experiment: Experiment, section: TableSection, results: Results) -> Table:
-    """Lay one table out."""
+    """Lays out one table."""
     if needs_network(section.value):
         experiment = at_networks(experiment)
     readings = list_readings(section.value, section.target or experiment.file.report.target, section.seconds)
@@ -159,7 +159,8 @@ def make_table(experiment: Experiment, section: TableSection, results: Results) 
 
 
 def find_baselines(experiment: Experiment, against: Mapping[str, Any]) -> dict[str, str]:
-    """Of each run the one beside it that is as `against` says, and as itself on all other axes."""
+    """Returns for each run the run it is compared with: the one that is as `against` says and equal on all other
+    axes."""
     others = [axis for axis in (*experiment.axes, "seed") if axis not in against]
     keys = {point.run.id: get_key(point, others) for point in experiment.points if point.run is not None}
     beside = {get_key(p, others): p.run.id for p in select(experiment.points, against) if p.run is not None}
@@ -199,16 +200,16 @@ def average(
     limits: Limits,
     baselines: Mapping[str, str] | None = None,
 ) -> Cell:
-    """Returns the mean and the spread over seeds of each seed's mean; a seed counts once all its runs do. With
-    `baselines` it is of what runs lose against theirs.
+    """Returns the mean and the spread over seeds of each seed's mean; a seed counts once all its runs have finished.
+    With `baselines` it averages the loss of each run against its baseline.
 
-    Of runs that did not train for the seconds asked for, `detail` says how long they did.
+    For runs that did not train for the seconds asked for, `detail` says how long they trained.
     """
-    by_seed: dict[Any, list[tuple[str, int | None]]] = {}  # run, and the client where it is one's number alone
+    by_seed: dict[Any, list[tuple[str, int | None]]] = {}  # a run, and a client where the value is one client's
     for point in points:
         if point.run is not None:
             by_seed.setdefault(point.facts["seed"], []).append((point.run.id, point.facts.get(INDEX)))
-    limits = replace(limits, network=points[0].facts.get(NETWORK))  # what is averaged is of one network
+    limits = replace(limits, network=points[0].facts.get(NETWORK))  # all points of a cell share one network
 
     def is_there(run: str) -> bool:
         return run in results and (baselines is None or baselines.get(run) in results)
@@ -233,7 +234,8 @@ def average(
 
 
 def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value]) -> dict[Place, Cell]:
-    """`best` where a cell's number, as shown, is the best of those that differ from it in `compare` alone."""
+    """Returns the cells with `best` set where a cell's number, as shown, is the best of those that differ from it in
+    `compare` alone."""
     axis, cells = section.compare, dict(table.cells)
     axes = (*table.row_axes, *table.column_axes)
     if axis not in axes or section.best_of or section.worst_of:
@@ -250,13 +252,13 @@ def _mark_best(table: Table, section: TableSection, values: Mapping[str, Value])
         means = {p: cells[p].mean or 0.0 for p in places if cells[p].num == cells[p].finished > 0}
         best = (max if better == "higher" else min)(means.values(), default=0.0)
         winners = [p for p, mean in means.items() if show_number(value.kind, mean) == show_number(value.kind, best)]
-        if len(winners) < len(places):  # where all are the same none is best
+        if len(winners) < len(places):  # where all are equal none is best
             cells |= {place: replace(cells[place], best=True) for place in winners}
     return cells
 
 
 def _get_better(section: TableSection, value: Value) -> Better:
-    """What is better in the cells of a table: to have lost less, where it shows that."""
+    """Returns which direction is better in the cells of a table: a smaller loss, in a table against baselines."""
     return "lower" if section.against and value.better != "neither" else value.better
 
 

@@ -29,7 +29,7 @@ PERCENT: tuple[Kind, ...] = ("accuracy", "share")
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The limits that some values are read at: the accuracy in 0..1 to reach, the seconds of local training to use, and
-    the network that other seconds are reckoned by."""
+    the network that seconds are computed for."""
 
     target: float = 0.9
     seconds: float | None = None
@@ -37,17 +37,16 @@ class Limits:
 
 
 Compute = Callable[[Result, Limits], float | None]
-Ends = Callable[[Result, Limits], Sequence[float]]  # of each round, how far the run has come by its end
+Ends = Callable[[Result, Limits], Sequence[float]]  # for each round, a total up to its end
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A number of a run. `compute` gives None where the run has no such number, which a table calls `absent`.
+    """A number of a run. `compute` returns None where the run has no such number, which a table shows as `absent`.
 
-    One that `needs_seconds` is read at a limit of training time, one that `needs_network` at a network; one with
-    `to_reach`, at what that series is to reach. `newer_field` is what it reads of rounds that results of
-    earlier versions do not have.
-    `of_client` gives a single client's, where it is kept.
+    With `needs_seconds` it is read at a limit of training time, with `needs_network` at a network; `to_reach` is the
+    series that it reads against a target. `newer_field` is the field of rounds it reads that results of earlier
+    versions lack. `of_client` computes a single client's number, where that is kept.
     """
 
     label: str
@@ -62,14 +61,14 @@ class Value:
     of_client: Callable[[ClientRow], float | None] | None = None
 
     def read(self, result: Result, limits: Limits, client: int | None = None) -> float | None:
-        """The number of a run, or of one of its clients."""
+        """Returns the number of a run, or of one of its clients."""
         if client is None:
             return self.compute(result, limits)
         return None if self.of_client is None else self.of_client(result.clients[client])
 
     def read_loss(self, result: Result, baseline: Result, limits: Limits) -> float | None:
-        """The loss of accuracy against `baseline`. Where accuracy is kept for each client, it is of those that do not
-        lie in `result` both times, so that nobody's own difficulty counts."""
+        """Returns the loss of accuracy against `baseline`. Where accuracy is kept for each client, both are averaged
+        over the clients that are honest in `result`, so that the same clients are compared."""
         if self.of_client is None or not result.liars or baseline.num_clients != result.num_clients:
             own, there = self.compute(result, limits), self.compute(baseline, limits)
             if own is None or there is None:
@@ -112,15 +111,15 @@ SERIES: Mapping[str, Series] = {
 
 
 def compute_train_seconds(result: Result) -> tuple[float, ...]:
-    """The local training until the end of each round, mean over clients, from the run's beginning on; nothing where it
-    was not timed."""
+    """Computes the seconds of local training until the end of each round, mean over clients, from the run's beginning
+    on; empty where they were not timed."""
     rows = (*result.sharing, *result.rounds)
     own = [row.train_s for row in rows if row.train_s is not None]
     return tuple(accumulate(own))[len(result.sharing) :] if len(own) == len(rows) else ()
 
 
 def compute_sent_bytes(result: Result) -> tuple[float, ...]:
-    """The bytes that a client has sent until the end of each round, from the run's beginning on."""
+    """Computes the bytes that a client has sent by the end of each round, from the run's beginning on."""
     sent = accumulate(row.sent_bytes for row in (*result.sharing, *result.rounds))
     return tuple(count / result.num_clients for count in sent)[len(result.sharing) :]
 
@@ -139,7 +138,7 @@ def _final(series: str) -> Compute:
 
 
 def _until(label: str, series: str, ends: Ends, kind: Kind = "rounds") -> Value:
-    """What it took until the round that reaches the target had ended, where `ends` says so of each round."""
+    """Makes a value that is the total, by `ends`, at the end of the round that reaches the target."""
 
     def compute(result: Result, limits: Limits) -> float | None:
         values = map(SERIES[series].compute, result.rounds)
@@ -163,7 +162,7 @@ def _reckon(result: Result, limits: Limits) -> Sequence[float]:
 
 
 def _timed(label: str, series: str, *, best: bool) -> Value:
-    """Of the rounds that end within the limit: the last, or the best."""
+    """Makes a value over the rounds that end within the limit of seconds: that of the last, or the best."""
 
     def compute(result: Result, limits: Limits) -> float | None:
         pairs = zip(map(SERIES[series].compute, result.rounds), compute_train_seconds(result), strict=False)
@@ -174,7 +173,7 @@ def _timed(label: str, series: str, *, best: bool) -> Value:
     return Value(named, "accuracy", "higher", compute, "no round in time", needs_seconds=True, newer_field="train_s")
 
 
-_NEWER = ("received_params", "received_bytes", "train_s", "aggregate_s")  # results of earlier versions have none
+_NEWER = ("received_params", "received_bytes", "train_s", "aggregate_s")  # results of earlier versions lack these
 
 
 def _of_rows(
@@ -189,8 +188,8 @@ def _of_rows(
     per_client: bool = False,
     better: Better = "neither",
 ) -> Value:
-    """The mean of a field over all rounds, or the `total`, of heights before them as well where `sharing`; of one
-    client where a row's number is that of all. None unless all rows have it."""
+    """Makes a value that is the mean of a field over all rounds, or its `total`, with the heights before them where
+    `sharing`; the same for one client where a row's number holds for each. None unless all rows have the field."""
 
     def compute(result: Result, limits: Limits) -> float | None:
         rows = [*(result.sharing if sharing else ()), *(result.rounds if rounds else ())]
@@ -203,7 +202,7 @@ def _of_rows(
 
 
 def _share_prototypes(result: Result, limits: Limits) -> float | None:
-    """The numbers sent as prototypes for each other one."""
+    """Computes the ratio of numbers sent as prototypes to all other numbers sent."""
     sent = sum(row.sent_params for row in result.rounds)
     prototypes = sum(row.sent_prototypes or 0 for row in result.rounds)
     return prototypes / (sent - prototypes) if sent > prototypes else None
@@ -219,7 +218,7 @@ def _at_prior(label: str, kappa: float | None, field: str) -> Value:
 
 
 def _accuracy(label: str, compute: Compute, absent: str = "never", field: str | None = None) -> Value:
-    """An accuracy; `field` is where a single client's is kept."""
+    """Makes a value that is an accuracy; `field` is where a single client's is kept."""
     return Value(label, "accuracy", "higher", compute, absent, of_client=attrgetter(field) if field else None)
 
 
@@ -314,12 +313,13 @@ VALUES: Mapping[str, Value] = {
 
 
 def needs_network(names: Iterable[str]) -> bool:
-    """Whether one of these values, or what a figure has across, is reckoned by a network."""
+    """Says whether one of these values, or of these x of a figure, is computed for a network."""
     return any(VALUES[name].needs_network for name in names if name in VALUES)
 
 
 def show_number(kind: Kind, value: float, *, spread: bool = False) -> str:
-    """`98.16` of an accuracy of 0.9816, `12.3 kB` of 12,345 bytes. Rounds are whole unless there is a `spread`."""
+    """Returns a number as text: `98.16` for an accuracy of 0.9816, `12.3 kB` for 12,345 bytes. Rounds are whole unless
+    the number is a `spread`."""
     match kind:
         case "accuracy":
             return f"{100 * value:.2f}"

@@ -20,20 +20,21 @@ from node.host.child import make_command
 from node.host.forking import ForkedProcess, ForkError, ForkServer, is_supported
 from node.testnet.layout import Testnet, TestnetNode
 
-STOP_S = 10.0  # for a node to end by itself after SIGTERM
+STOP_S = 10.0  # for a node to end after SIGTERM
 POLL_S = 0.1
 TAIL_BYTES = 4000
 LOADS = ("node.cli.app", "node.daemon", "node.log", "node.host.notify")  # all that a daemon needs
 
 
 class NodeExited(NodeError):
-    """A node ended by itself; carries the end of its log."""
+    """A node ended by itself; the error carries the end of its log."""
 
 
 class NodeProcess:
-    """One node's daemon. Its log goes to a file beside its configuration.
+    """One node's daemon. It logs to a file beside its configuration.
 
-    `via` is a command that becomes the daemon when the daemon's own is put behind it, such as `ip netns exec NAME`.
+    `via` is a command that runs the daemon when the daemon's own command is put behind it, such as `ip netns exec
+    NAME`.
     """
 
     def __init__(self, node: TestnetNode, *, options: Sequence[str] = (), via: Sequence[str] = ()) -> None:
@@ -56,7 +57,7 @@ class NodeProcess:
         return self.process is not None and self.process.returncode is None
 
     async def start(self, fork_server: ForkServer | None = None) -> None:
-        """By the server, if there is one and it can."""
+        """Starts the daemon, as a copy of the fork server if there is one that can."""
         arguments = ("--config", str(self.node.config_file), *self._options)
         with self.log_file.open("ab") as log:
             if fork_server is not None and not self.via:
@@ -67,11 +68,11 @@ class NodeProcess:
             self.process = await asyncio.create_subprocess_exec(*command, stdin=DEVNULL, stdout=log, stderr=log)
 
     async def stop(self) -> int:
-        """SIGTERM, and the exit code; SIGKILL if it does not end in STOP_S."""
+        """Sends SIGTERM and returns the exit code; sends SIGKILL if it does not end in STOP_S."""
         return await self._end(signal.SIGTERM)
 
     async def kill(self) -> int:
-        """`kill -9`."""
+        """Ends the daemon by SIGKILL. Returns the exit code."""
         return await self._end(signal.SIGKILL)
 
     async def _end(self, number: signal.Signals) -> int:
@@ -86,7 +87,7 @@ class NodeProcess:
             return await self.process.wait()
 
     async def get_status(self) -> dict[str, Any] | None:
-        """The node's status, or None while it does not answer. Raises NodeExited if it has ended."""
+        """Returns the node's status, None while it does not answer. Raises NodeExited if it has ended."""
         if not self.is_running:
             code = self.process.returncode if self.process is not None else None
             raise NodeExited(f"{self.name} ended with exit code {code}:\n{self.read_log_tail()}")
@@ -98,7 +99,8 @@ class NodeProcess:
             return None
 
     async def expect_status(self) -> dict[str, Any]:
-        """As `get_status`, of a node that has answered before. Raises NodeError where it does not answer now."""
+        """Returns the status of a node that has answered before. Raises NodeError where it does not answer now, and as
+        `get_status`."""
         status = await self.get_status()
         if status is None:
             raise NodeError(f"{self.name} does not answer")
@@ -109,7 +111,7 @@ class NodeProcess:
             return to_json(admin.get_status())
 
     async def get_round(self, number: int) -> dict[str, Any]:
-        """The record of one round, measured or only caught up with."""
+        """Returns the record of one round, which the node took part in or only caught up with."""
         return await asyncio.to_thread(self._read_round, number)
 
     def _read_round(self, number: int) -> dict[str, Any]:
@@ -117,11 +119,11 @@ class NodeProcess:
             return to_json(admin.get_round(number))
 
     async def get_rounds(self) -> list[dict[str, Any]]:
-        """The records of all rounds this node lived through, oldest first."""
+        """Returns the records of all rounds that this node took part in, oldest first."""
         return await asyncio.to_thread(self._read_rounds)
 
     async def get_block_times(self) -> list[float]:
-        """The times when blocks were sealed, from height 1 on, in Unix seconds by the miners' clocks."""
+        """Returns the times at which blocks were sealed, from height 1 on, in Unix seconds by the miners' clocks."""
         return await asyncio.to_thread(self._read_block_times)
 
     def _read_block_times(self) -> list[float]:
@@ -143,7 +145,8 @@ class NodeProcess:
 class LocalCluster:
     """The processes of a test network. Leaving its context ends those that still run.
 
-    They share what they import where that can be done, unless each `stands_alone`, as on a machine of its own.
+    They are copies of one process with the modules imported, where that is possible, unless each `stands_alone`, as on
+    a machine of its own.
     """
 
     def __init__(self, testnet: Testnet, *, options: Sequence[str] = (), stands_alone: bool = False) -> None:
@@ -168,12 +171,12 @@ class LocalCluster:
         await asyncio.gather(*(process.start(server) for process in self.processes))
 
     async def get_statuses(self) -> Mapping[str, dict[str, Any] | None]:
-        """By node name; None for a node that does not answer yet, or was stopped on purpose."""
+        """Returns the statuses by node name; None for a node that does not answer yet, or was stopped on purpose."""
         statuses = await asyncio.gather(*(_get_status_if_running(process) for process in self.processes))
         return {process.name: status for process, status in zip(self.processes, statuses, strict=True)}
 
     async def wait_for_height(self, height: int, timeout_s: float, names: Sequence[str] = ()) -> None:
-        """Until the named nodes (all by default) have finalised and applied `height`. Raises NodeUnreachable."""
+        """Waits until the named nodes (all by default) have finalised and applied `height`. Raises NodeUnreachable."""
         wanted = [process for process in self.processes if not names or process.name in names]
         try:
             async with asyncio.timeout(timeout_s):
@@ -197,7 +200,7 @@ async def _get_status_if_running(process: NodeProcess) -> dict[str, Any] | None:
 
 
 def _has_applied(status: Mapping[str, Any] | None, height: int) -> bool:
-    """Also where the last round is applied, and patience has ended the run with it."""
+    """Says whether a node has applied `height`, or the last round where patience has ended the run before it."""
     if status is None:
         return False
     stopped = (status.get("selected") or {}).get("stopped") or height

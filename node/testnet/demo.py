@@ -18,8 +18,8 @@ from node.testnet.cluster import LocalCluster
 from node.testnet.layout import Testnet
 
 REFRESH_S = 0.2
-STAY_S = 1.0  # between looks at nodes that are left running
-NUM_SAMPLES = 10  # to try a prediction on
+STAY_S = 1.0  # between two reads of nodes that are left running
+NUM_SAMPLES = 10  # samples to try a prediction on
 PHASES = ("train", "exchange", "mine", "vote", "apply", "wall")
 
 Statuses = Mapping[str, Mapping[str, Any] | None]
@@ -27,15 +27,15 @@ Accuracies = Mapping[str, float | None]
 
 
 class DemoStalled(NodeError):
-    """The federation made no progress for too long."""
+    """The federation has made no progress for too long."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
     """The result of a demo, printed at its end, and its `--json` object.
 
-    Over nodes and rounds, bytes are means and seconds are medians: the first round waits for everybody to start.
-    `payload_bytes_per_round` is what one contribution's blobs weigh, `model_bytes` what the whole model would.
+    Bytes are means over nodes and rounds, seconds are medians, as the first round waits for all nodes to start.
+    `payload_bytes_per_round` are the blobs of one contribution, `model_bytes` the size of the whole model.
     """
 
     nodes: tuple[Mapping[str, Any], ...]
@@ -68,12 +68,12 @@ async def run_demo(
     stay: bool = False,
     stall_after_s: float = 120.0,
 ) -> DemoResult:
-    """Starts every node, waits until all have applied the last round, gathers what they measured, and stops them.
+    """Starts every node, waits until all have applied the last round, collects what they measured, and stops them.
 
-    `on_statuses` is told several times a second where the nodes are, `on_round` of each round that all have applied
-    with every node's accuracy then (None where it only caught up), `on_result` of what came of it, while the nodes
-    still run. To `stay` is to leave them running then, until this is cancelled. Raises NodeExited when one ends by
-    itself, and DemoStalled when none gets any further for `stall_after_s`, in the rounds or in a local phase.
+    It calls `on_statuses` several times a second with the state of the nodes, `on_round` for each round that all have
+    applied with every node's accuracy (None where a node only caught up), and `on_result` with the result, while the
+    nodes still run. With `stay` they then run on until this is cancelled. Raises NodeExited when a node ends by itself,
+    and DemoStalled when no node makes progress for `stall_after_s`, in the rounds or in a local phase.
     """
     async with LocalCluster(testnet) as cluster:
         await cluster.start()
@@ -95,7 +95,8 @@ async def run_demo(
 async def _follow(
     cluster: LocalCluster, run: Run, on_statuses: Callable[[Statuses], None], stall_after_s: float
 ) -> AsyncIterator[int]:
-    """Each round up to the last, once all nodes have applied it; of a run that selects until it is closed."""
+    """Yields each round, once all nodes have applied it, up to the last; in a run that selects a round, until the run
+    is closed."""
     reported = 0
     loop = asyncio.get_running_loop()
     best: dict[str, tuple[int, int]] = {}
@@ -128,7 +129,7 @@ def _are_done(statuses: Statuses) -> bool:
 
 
 def _find_last(run: Run, statuses: Statuses) -> int:
-    """The last round of a run, as far as its nodes know."""
+    """Returns the last round of a run, as far as its nodes know it."""
     if run.select is None:
         return run.num_heights
     stopped = [status["selected"]["stopped"] for status in statuses.values() if status is not None]
@@ -162,7 +163,7 @@ def _summarise(testnet: Testnet, statuses: Statuses, rounds: Sequence[Sequence[M
 
 
 def write_samples(testnet: Testnet) -> Path:
-    """Beside the configurations, an archive of what all nodes are tested on, for `fednode predict`."""
+    """Writes an archive of test samples beside the configurations, for `fednode predict`."""
     import numpy as np
 
     from ml.data import open_dataset

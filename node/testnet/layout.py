@@ -46,20 +46,20 @@ from node.testnet.targets.kubernetes import write_kustomization
 
 ANY_HOST = "0.0.0.0"  # noqa: S104 (a node dialled by name listens on every interface; TLS admits members only)
 BASE_PORT = 7050
-PORTS_STEP = 10  # from the usual ports to the next ones, where somebody listens at them
+PORTS_STEP = 10  # where a usual port is taken, the ports move on by this much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestnetSpec(GenesisSpec):
-    """The options of a test network: a genesis, and nodes for it. Settings may also be of every node's `data`
+    """The options of a test network: a genesis, and nodes for it. Settings may also be those of every node's `data`
     (`data.columns.label=grade`).
 
-    `host` is where the nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes ports that
-    are free now; without one they are the usual ones, or the next at which nobody listens. From `http_port` on the
-    nodes answer HTTP, each at a port of its own. Containers are dialled by the names that their `target` gives them, so
-    `host` and `base_port` are not theirs to choose.
+    `host` is the address at which nodes are dialled; `{i}` in it stands for the node's number. A `base_port` of 0 takes
+    ports that are free now; without one they are the usual ports, or the next free ones. From `http_port` on the nodes
+    answer HTTP, each at a port of its own. The `target` of containers sets their names, so `host` and `base_port`
+    cannot be chosen for them.
 
-    So many `gpus` are dealt out in turn: node i trains on number i modulo `gpus`, whatever `device` is.
+    `gpus` are assigned in turn: node i trains on number i modulo `gpus`, whatever `device` says.
     """
 
     __test__ = False  # the name is not a test's
@@ -76,7 +76,7 @@ class TestnetSpec(GenesisSpec):
     target: str = "local"
 
     def get_device(self, i: int) -> str:
-        """The device that node i trains on: a container has its GPU alone, so there it is the first."""
+        """Returns the device that node i trains on: a container sees only its own GPU, so there it is the first."""
         if self.gpus is None:
             return self.device
         return "cuda" if _get_target(self).is_container else f"cuda:{i % self.gpus}"
@@ -103,8 +103,8 @@ class TestnetNode:
 
 @dataclass(frozen=True, slots=True)
 class Testnet:
-    """A test network as written; `pretrained` says what the initial model was taken from. `taken_port` is the usual
-    port at which somebody listens, so that the nodes have others."""
+    """A test network as written; `pretrained` names the source of the initial model. `taken_port` is the usual port
+    that somebody else listens at, for which the nodes have other ports."""
 
     __test__ = False
 
@@ -117,7 +117,7 @@ class Testnet:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The plan of the files: one entry of each per node. `draft` is genesis but for its members, under the settings,
+    """The plan of the files, with one entry for each node. `draft` is genesis without its members, under the settings,
     `data` what every node reads."""
 
     spec: TestnetSpec
@@ -132,7 +132,7 @@ class _Plan:
 
     @classmethod
     def make(cls, spec: TestnetSpec, directory: Path) -> _Plan:
-        """Decides all but the keys first; those are written to `directory` as they are made."""
+        """Makes the plan; keys are written to `directory` last, once all else is valid."""
         n = spec.num_nodes
         if not 1 <= n <= MAX_MEMBERS:
             raise ConfigError(f"--nodes: expected 1 to {MAX_MEMBERS} (got {n})")
@@ -179,7 +179,7 @@ class _Plan:
         )
 
     def get_members(self) -> list[dict[str, str]]:
-        """As genesis lists them."""
+        """Returns the members as genesis lists them."""
         return [
             {"key": encode_id(key.id), "name": name, "address": address}
             for name, key, address in zip(self.names, self.keys, self.addresses, strict=True)
@@ -187,7 +187,7 @@ class _Plan:
 
 
 def _list_classes(train: ArrayDataset, split: ClientSplit) -> tuple[str, ...]:
-    """Those that a node's training samples have, or the labels; of targets all."""
+    """Lists the classes among a node's training samples, or the labels; for a regression all targets."""
     if train.task == CLASSIFICATION:
         return tuple(train.classes[int(label)] for label in sorted(set(train.y[split.train].tolist())))
     if train.task == REGRESSION:
@@ -252,7 +252,8 @@ def _get_target(spec: TestnetSpec) -> Target:
 
 
 def _write_target(directory: Path, plan: _Plan) -> None:
-    """Also lets the containers' user read what is no secret, whatever this process' umask is."""
+    """Writes what the target needs, and lets the containers' user read all but secrets, whatever this process' umask
+    is."""
     for file in directory.iterdir():
         if file.is_file():
             file.chmod(0o644)
@@ -273,7 +274,7 @@ def _validate_out(out: Path) -> None:
 
 
 def _choose_addresses(spec: TestnetSpec) -> tuple[list[str], int | None]:
-    """Also the first of the usual ports that is taken."""
+    """Returns the nodes' addresses, and the first usual port that is taken."""
     n = spec.num_nodes
     if spec.base_port == 0:
         return _name_addresses(spec, find_free_ports(n)[0]), None
@@ -305,7 +306,7 @@ def _validate_http_ports(spec: TestnetSpec, addresses: Sequence[str]) -> None:
     ports = range(first, first + spec.num_nodes)
     if ports.start < 1 or ports.stop > 65536:
         raise ConfigError(f"--http-port: expected 1 to {65536 - len(ports)} for {len(ports)} nodes (got {ports.start})")
-    if "{i}" in spec.host:  # a host for each
+    if "{i}" in spec.host:  # a separate host for each node
         return
     for address in addresses:
         if parse_address(address)[1] in ports:
@@ -313,12 +314,13 @@ def _validate_http_ports(spec: TestnetSpec, addresses: Sequence[str]) -> None:
                 f"--http-port: expected {len(ports)} ports of their own (got {ports.start} to {ports.stop - 1}, and a "
                 f"node listens at {address})"
             )
-    if addresses and is_on_loopback(addresses[0]):  # the nodes are to run here
+    if addresses and is_on_loopback(addresses[0]):  # the nodes are to run on this machine
         _validate_untaken("--http-port", [f"{LOOPBACK}:{port}" for port in ports])
 
 
 def _choose_socket_dir(out: Path, names: Sequence[str], undo: ExitStack) -> Path:
-    """`run` beside the configurations, or a short private directory where that would be too long for a socket."""
+    """Returns `run` beside the configurations, or a short private directory where the path would be too long for a
+    socket."""
     longest = f"{names[-1]}.sock"
     if len(os.fsencode(out / "run" / longest)) <= MAX_SOCKET_PATH_BYTES:
         return Path("run")
@@ -358,7 +360,7 @@ def _make_config(plan: _Plan, i: int, socket_dir: Path, genesis: Genesis) -> dic
             "seed": get_client_seed(spec.seed, i),
             "threads": 1,
             **({"compare_local": True, "answer_by": MIXED} if "columns" in genesis.run.input else {}),
-            **({"plugins": plugins} if plugins else {}),  # who made the network asked for them
+            **({"plugins": plugins} if plugins else {}),  # whoever made the network asked for them
         },
         "data": {**data, "partition": parse_partition(spec.partition).to_mapping() | part},
         "consensus": {

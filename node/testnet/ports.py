@@ -22,7 +22,7 @@ MAX_TRIES = 1000
 
 
 def find_free_ports(count: int, among: range = FREE_PORTS) -> list[int]:
-    """So many ports in a row, free a moment ago. Raises ConfigError where there are none."""
+    """Returns so many ports in a row that were free a moment ago. Raises ConfigError where there are none."""
     for _ in range(MAX_TRIES):
         first = SystemRandom().randint(among.start, among.stop - count)
         if are_free(range(first, first + count)):
@@ -31,7 +31,7 @@ def find_free_ports(count: int, among: range = FREE_PORTS) -> list[int]:
 
 
 def are_free(ports: range) -> bool:
-    """Also false of ports that connections hold which ended a moment ago."""
+    """Says whether nobody uses the ports; false also while connections that ended a moment ago still hold them."""
     with ExitStack() as taken:
         try:
             for port in ports:
@@ -42,13 +42,13 @@ def are_free(ports: range) -> bool:
 
 
 def find_taken(addresses: Iterable[str]) -> str | None:
-    """The first of `addresses` at which somebody listens; of other machines' nothing is known."""
+    """Returns the first of `addresses` at which somebody listens on this machine; other machines are not asked."""
     for address in addresses:
         try:
             if is_on_loopback(address):
                 validate_free(address)
         except AddressInUse:
             return address
-        except (OSError, ValueError):  # no address of this machine, or none at all: said where it is used
+        except (OSError, ValueError):  # no address of this machine, or none at all: reported where it is used
             continue
     return None

@@ -1,8 +1,8 @@
 """Running demos on this machine, also from another terminal: lists them, shows how their nodes fare, and ends them.
 
 A demo holds a lock on a file in its directory as long as it lives, and writes its process id into it. So an id read
-while the lock is held is that of a demo and of nobody else. Nodes whose demo was killed still answer on their
-sockets; they are ended by the process id that they give there.
+while the lock is held is certainly that of a demo. Nodes whose demo was killed still answer on their sockets; they are
+ended by the process id in their answer.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from node.config.node_config import load_config
 from node.errors import ConfigError, NodeError, NotFound, PermissionRefused
 from node.pb import admin_pb2 as pb
 
-PREFIX = "fednode-demo-"  # of the directories below the temporary one
+PREFIX = "fednode-demo-"  # prefix of a demo's directory in the temporary one
 LOCK = "demo.lock"
-STOP_S = 30.0  # for a demo to end its nodes; each has ten seconds, all at once
+STOP_S = 30.0  # for a demo to end its nodes, each of which has ten seconds, at the same time
 POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class DemoNode:
-    """A node's files, and where it answers HTTP. Its log lies beside its configuration."""
+    """A node's files, and its HTTP address. Its log lies beside its configuration."""
 
     name: str
     socket: Path
@@ -39,19 +39,19 @@ class DemoNode:
     http: str | None = None
 
     def get_status(self) -> pb.NodeStatus | None:
-        """The node's status, None where nobody answers."""
+        """Returns the node's status, None where it does not answer."""
         try:
             if not is_served(self.socket):
                 return None
             with AdminClient(self.socket) as client:
                 return client.get_status()
-        except NodeError:  # on its way up or down
+        except NodeError:  # it is starting or ending
             return None
 
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """A demo's directory, its nodes, and the process that runs it (None: it is gone)."""
+    """A demo's directory, its nodes, and the process that runs it (None: it has ended)."""
 
     directory: Path
     pid: int | None
@@ -59,14 +59,14 @@ class Demo:
 
     @property
     def is_temporary(self) -> bool:
-        """Whether the directory was to go with the demo."""
+        """Says whether the directory is removed with the demo."""
         above = self.directory.parent
         return above.name.startswith(PREFIX) and above.parent == Path(tempfile.gettempdir())
 
 
 @contextmanager
 def announced(directory: Path) -> Iterator[None]:
-    """Meanwhile this process runs the demo in `directory`."""
+    """Marks this process as the one that runs the demo in `directory`, until the context is left."""
     with (directory / LOCK).open("w", encoding="ascii") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         file.write(str(os.getpid()))
@@ -75,10 +75,10 @@ def announced(directory: Path) -> Iterator[None]:
 
 
 def find_demos() -> list[Demo]:
-    """The demos in temporary directories of this user: those that run, and those that left nodes behind."""
+    """Finds the demos in temporary directories of this user: those that run, and those that left nodes running."""
     found = []
     for directory in sorted(Path(tempfile.gettempdir()).glob(f"{PREFIX}*/cluster")):
-        with suppress(OSError, NodeError):  # another user's, or going away just now
+        with suppress(OSError, NodeError):  # another user's, or being removed
             if directory.stat().st_uid == os.geteuid() and (directory / LOCK).exists():
                 demo = read_demo(directory)
                 if demo.pid is not None or any(is_served(node.socket) for node in demo.nodes):
@@ -87,7 +87,7 @@ def find_demos() -> list[Demo]:
 
 
 def read_demo(directory: Path) -> Demo:
-    """The demo in a directory. Raises NotFound where none was."""
+    """Reads the demo in a directory. Raises NotFound where none was."""
     nodes = []
     for file in sorted(directory.glob("node*.yaml")):
         try:
@@ -103,14 +103,14 @@ def read_demo(directory: Path) -> Demo:
 
 
 def _read_pid(lock: Path) -> int | None:
-    """Who holds the lock, if anybody does."""
+    """Returns the id of the process that holds the lock, None where none does."""
     try:
         with lock.open("r", encoding="ascii") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
                 text = file.read()
-                return int(text) if text.isdecimal() else None  # it is about to write it
+                return int(text) if text.isdecimal() else None  # it is about to write its id
     except FileNotFoundError:
         return None
     except PermissionError as error:
@@ -119,8 +119,8 @@ def _read_pid(lock: Path) -> int | None:
 
 
 def end_demo(demo: Demo) -> list[str]:
-    """Ends a demo and its nodes, by its own hand if it can; returns the names of those that ran. Raises NodeError when
-    one does not end."""
+    """Ends a demo and its nodes, by a signal to the demo if it runs. Returns the names of the nodes that ran. Raises
+    NodeError when one does not end."""
     running = [node.name for node in demo.nodes if is_served(node.socket)]
     if demo.pid is not None:
         _send(demo.pid)
@@ -141,7 +141,7 @@ def _send(pid: int) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Also false of a process that has ended and nobody has asked after."""
+    """Says whether a process runs; false also for a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

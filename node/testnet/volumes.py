@@ -23,10 +23,10 @@ NODES = "FEDNODE_NODES"
 PROFILES = "COMPOSE_PROFILES"
 METRICS = "metrics"  # the volume of the token that nodes and Prometheus share
 RECORD = "made.json"
-FEWEST = 4  # so many start without a profile
+FEWEST = 4  # nodes that start without a profile
 _FORGET = "`docker compose down -v` forgets what was made"
 
-# As `fednode testnet` has it without options.
+# As in `fednode testnet` without options.
 DEFAULTS = {
     "FEDNODE_METHOD": "auto",
     "FEDNODE_MODEL": "auto",
@@ -41,7 +41,7 @@ DEFAULTS = {
 
 @dataclass(frozen=True, slots=True)
 class VolumesMade:
-    """What lies in the volumes, and whether it was made just now."""
+    """The volumes' federation, and whether it was made just now."""
 
     chain_id: str
     num_nodes: int
@@ -52,7 +52,7 @@ class VolumesMade:
 def make_volumes(directory: Path, environment: Mapping[str, str]) -> VolumesMade:
     """Writes the files of node i into `directory/node{i}`, where its volume is mounted, unless they are there.
 
-    Raises ConfigError, one line that names the variable; then no volume is complete that was not before.
+    Raises ConfigError, one line that names the variable; no volume that was incomplete becomes complete then.
     """
     mounted = _find_mounted(directory)
     num_nodes = _count_started(environment, len(mounted))
@@ -79,7 +79,7 @@ def make_volumes(directory: Path, environment: Mapping[str, str]) -> VolumesMade
 
 
 def _find_mounted(directory: Path) -> list[Path]:
-    """The volumes of node0, node1 and so on, which may be more than nodes start."""
+    """Finds the volumes of node0, node1 and so on, of which there may be more than nodes that start."""
     found: list[Path] = []
     while (volume := directory / f"node{len(found)}").is_dir():
         found.append(volume)
@@ -89,7 +89,7 @@ def _find_mounted(directory: Path) -> list[Path]:
 
 
 def _count_started(environment: Mapping[str, str], most: int) -> int:
-    """How many nodes Compose starts, which its profiles say."""
+    """Counts the nodes that Compose starts, according to its profiles."""
     profiles = [name.strip() for name in environment.get(PROFILES, "").split(",")]
     sizes = [name for name in profiles if name.startswith("nodes-")]
     known = [f"nodes-{n}" for n in range(FEWEST + 1, most + 1)]
@@ -107,8 +107,8 @@ def _count_started(environment: Mapping[str, str], most: int) -> int:
 
 
 def _make(volumes: list[Path], metrics: Path, settings: Mapping[str, str]) -> str:
-    """The new chain's id."""
-    # Here, as the other starts need none of it.
+    """Makes the files and returns the new chain's id."""
+    # imported here, as other starts do not need it
     from node.testnet.layout import TestnetSpec, make_testnet
     from node.testnet.targets.compose import TOKEN_FILE
 
@@ -175,7 +175,7 @@ def _read_flag(settings: Mapping[str, str], name: str) -> bool:
 
 
 def _name_variables(text: str) -> str:
-    """What is said of an option, said of the variable that it is here."""
+    """Rewrites a message about options so that it names the variables instead."""
     text = re.sub(r"^partition: ", "FEDNODE_PARTITION: ", text).replace("--i-understand", "FEDNODE_I_UNDERSTAND=true")
 
     def name(option: re.Match[str]) -> str:

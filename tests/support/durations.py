@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 
 import pytest
 
-LATER = frozenset(["slow", "outer", "long", "web", "gpu"])  # the marks of what may take its time
+LATER = frozenset(["slow", "outer", "long", "web", "gpu"])  # marks of tests that may take longer
 QUICK = ("tests/unit/", "tests/rpc/", "tests/cli/", "tests/integration/")
 QUICK_S = 1.0
-OTHER_S = 5.0  # of what starts processes
+OTHER_S = 5.0  # for tests that start processes
 
 
 def list_too_long(stats: Mapping[str, Iterable[object]]) -> list[str]:
-    """Returns a line for each test by default that took too long, the longest first. Its fixtures do not count, as the
-    first to use one that others share would stand for all of them. `stats` are those of pytest's reporter."""
+    """Returns a line for each test without a mark that took too long, the longest first. Fixtures do not count, as the
+    first test to use a shared one would be charged for all. `stats` are those of pytest's reporter."""
     calls = {
         report.nodeid: report
         for reports in stats.values()

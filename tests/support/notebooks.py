@@ -18,7 +18,7 @@ NAME = "_shown"
 
 
 def read_cells(file: Path) -> list[str]:
-    """The code."""
+    """Returns the code of the cells."""
     cells = json.loads(file.read_text())["cells"]
     return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
 

@@ -24,11 +24,11 @@ from support.federation.real_nodes import POLL_S, WAIT_S, run_command
 
 ROUNDS = 12
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-VIEW_MS = 30_000  # for a view to show, on a machine that others use too
+VIEW_MS = 30_000  # until a view must show, on a machine that others use too
 
 
 def explain_missing() -> str | None:
-    """Why there can be no test of the page here, or None."""
+    """Returns why the page cannot be tested here, or None."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed: make test-web"
     if find_browser() is None:
@@ -42,7 +42,7 @@ def find_browser() -> str | None:
 
 @dataclass
 class Served:
-    """A federation whose nodes serve their pages. `via` is for each node the command that it is started by."""
+    """A federation whose nodes serve their pages. `via` holds for each node the command that starts it."""
 
     nodes: tuple[TestnetNode, ...]
     http_port: int
@@ -54,7 +54,7 @@ class Served:
 
     @contextmanager
     def running(self, *names: str) -> Iterator[None]:
-        """The named nodes, or all, are started; whichever run are ended afterwards."""
+        """Starts the named nodes, or all; ends all running ones afterwards."""
         try:
             for node in self.nodes:
                 if not names or node.name in names:
@@ -77,14 +77,14 @@ class Served:
             self.processes[name] = subprocess.Popen(command, stdout=log, stderr=log)
 
     def tell(self, name: str, *words: object, json_out: bool = True) -> Any:
-        """What a command about a node prints."""
+        """Returns what a command about a node prints."""
         config = self.nodes[self._find(name)].config_file
         done = run_command(*words, *(["--json"] if json_out else []), "-c", config)
         assert done.code == 0, done.err
         return json.loads(done.out) if json_out else done.out
 
     def ask(self, path: str, name: str = "node0") -> Any:
-        """What a node's `/api/v1` answers."""
+        """Returns the answer of a node's `/api/v1`."""
         with urllib.request.urlopen(f"{self.get_address(name)}api/v1/{path}", timeout=WAIT_S) as answer:
             return json.load(answer)
 
@@ -107,14 +107,14 @@ class Served:
 
 
 def make_served(directory: Path, *, via: Mapping[str, Sequence[str]] | None = None, **spec: Any) -> Served:
-    """The files of four nodes with pages. `spec` is `TestnetSpec`'s."""
+    """Makes the files of four nodes with pages. `spec` is `TestnetSpec`'s."""
     first = find_free_ports(4)[0]
     usual: dict[str, Any] = {"num_nodes": 4, "method": "fedavg", "base_port": 0, "http_port": first, "difficulty": 4096}
     return Served(tuple(make_testnet(directory, TestnetSpec(**(usual | spec))).nodes), first, via or {})
 
 
 class Visit:
-    """One browser window at one node's page, and what its console said."""
+    """One browser window at one node's page, and the messages of its console."""
 
     def __init__(self, page: Any, address: str) -> None:
         self.page = page
@@ -130,7 +130,7 @@ class Visit:
             self.said.append(f"{kind}: {text}")
 
     def show(self, view: str = "") -> Any:
-        """The view, once it is there and nothing in it waits."""
+        """Shows a view, and returns it once it is loaded."""
         self.page.goto(f"{self.address}#/{view}")
         self.page.wait_for_selector("main h1")
         self.page.wait_for_selector("main .loading", state="detached")

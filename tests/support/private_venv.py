@@ -15,7 +15,8 @@ INSTALL_S = 1500.0
 
 
 def make_private_venv(directory: Path, *packages: str) -> Path:
-    """The Python of a new environment with these packages, which sees those of the tests and fednode's own."""
+    """Makes an environment with these packages, which also sees those of the tests and fednode's own. Returns its
+    Python."""
     venv.create(directory, with_pip=False)
     python = directory / "bin" / "python"
     (site,) = directory.glob("lib/python*/site-packages")

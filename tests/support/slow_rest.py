@@ -9,7 +9,7 @@ import pytest
 
 
 def slow_after(count: int, cases: Iterable[Any]) -> list[Any]:
-    """The first so many cases as they are, the others marked slow. A tuple is a case of several arguments."""
+    """Returns the first so many cases as they are, the others marked slow. A tuple is a case of several arguments."""
     listed = list(cases)
     return [*listed[:count], *(pytest.param(*_to_arguments(case), marks=pytest.mark.slow) for case in listed[count:])]
 

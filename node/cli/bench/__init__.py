@@ -100,7 +100,7 @@ def bench_train(
     from node.bench.train import run_train_bench
     from node.host.allocator import keep_freed_memory
 
-    keep_freed_memory()  # for both: what it brings is not the engine's merit
+    keep_freed_memory()  # for both, as the engine does not cause its gain
     if precision not in PRECISIONS:
         raise ConfigError(f"--precision: expected fp32, bf16 or auto (got {precision!r})")
     engine = {"precision": precision, "channels_last": channels_last, "compiled": compiled}

@@ -25,7 +25,7 @@ def show_waterfall(figures: dict[str, Any]) -> None:
 
 
 def draw_bar(from_s: float, to_s: float, whole_s: float) -> str:
-    """Where a step lies within the whole: at least one character, however short it was."""
+    """Returns a bar that shows where a step lies within the whole: at least one character, however short it was."""
     begin = min(BAR_CHARS - 1, max(0, int(BAR_CHARS * from_s / whole_s)))
     end = min(BAR_CHARS, max(begin + 1, round(BAR_CHARS * to_s / whole_s)))
     return f"{'.' * begin}{'#' * (end - begin)}{'.' * (BAR_CHARS - end)}"

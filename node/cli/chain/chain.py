@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ExportFormat(StrEnum):
-    BINARY = "binary"  # chain.audit.write_export
+    BINARY = "binary"  # as chain.audit.write_export does
     JSONL = "jsonl"  # for other tools: one object per block, its canonical bytes in hex
 
 
@@ -193,7 +193,8 @@ def verify(
 
 @contextmanager
 def show_progress(quiet: bool) -> Iterator[Callable[[pb.VerifyProgress], None]]:
-    """A bar on stderr, where that is a terminal: gives what a verification calls as it goes on."""
+    """Shows a bar on stderr, where that is a terminal, and yields the function that a verification calls with its
+    progress."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -263,7 +264,7 @@ def watch(
 
 
 def describe_event(time: str, kind: str, data: dict[str, object]) -> str:
-    """One line: when, what, and the values it came with; whoever has a name is called by it."""
+    """Returns an event in one line: time, kind and values, with names of members where they are known."""
     from chain.schema import format_time
 
     words = []
@@ -343,5 +344,5 @@ def _write(out: IO[bytes], file_format: ExportFormat, ledger: LedgerClient, bloc
         line = shown | {"block": block.hex(), "certificate": certificate.hex()}
         out.write(json.dumps(line).encode() + b"\n")
         count, head = count + 1, shown["id"]
-    out.write(json.dumps({"end": {"blocks": count, "head": head}}).encode() + b"\n")  # or it could be cut unseen
+    out.write(json.dumps({"end": {"blocks": count, "head": head}}).encode() + b"\n")  # or a cut went unnoticed
     return count

@@ -48,7 +48,7 @@ def import_file(
             if not stream.seekable():
                 raise NodeError(f"{file}: expected a file, as it is read twice")
             store = None
-            if is_new and not dry_run:  # nothing is made for a file that does not hold
+            if is_new and not dry_run:  # a file that is refused must leave nothing behind
                 import_chain(genesis, None, stream, dry_run=True)
                 stream.seek(0)
             if not (dry_run and is_new):
@@ -72,7 +72,7 @@ def import_file(
 
 
 def _find_store(config: Path | None, data_dir: Path | None) -> tuple[Genesis, Path, bool]:
-    """Genesis, the data directory, and whether nothing was ever stored there."""
+    """Returns genesis, the data directory, and whether nothing was ever stored there."""
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
     from chain.store.sqlite import SqliteStore

@@ -187,7 +187,7 @@ def show_stats(
 
 
 def _add_label(settings: list[str] | None, label: list[str] | None) -> list[str]:
-    """`--label` as the setting that it stands for."""
+    """Adds `--label` to the settings, as the setting that it stands for."""
     columns = read_columns(label)
     return [*(settings or ()), *([] if columns is None else [f"data.columns.label={json.dumps(columns)}"])]
 
@@ -200,16 +200,16 @@ def _open(
     size: int | None,
     task: str,
 ) -> tuple[dict[str, Any], Split, InputFormat | None]:
-    """What was asked for, the samples of it, and the input that they are to become, if that is known.
+    """Returns the data asked for, its samples, and the input that they are to become, if that is known.
 
-    Raises ConfigError for what was asked, NodeError for what is there.
+    Raises ConfigError for a wrong request, NodeError for wrong data.
     """
     asked, run, kept = _find(data, settings, config, genesis, task)
     return asked, *_open_split(asked, run, size, task, None, kept)
 
 
 class _Kept(NamedTuple):
-    """The directory of a site's own split, and its decoded images, where there are such."""
+    """The directory of a site's own split, and its decoded images, where they exist."""
 
     split_dir: Path | None = None
     cache: ImageCache | None = None
@@ -218,8 +218,8 @@ class _Kept(NamedTuple):
 def _find(
     data: str | None, settings: list[str] | None, config: Path | None, genesis: Path | None, task: str
 ) -> tuple[dict[str, Any], Run | None, _Kept]:
-    """What was asked for, the run in the genesis that goes with it, if there is one, and what a node keeps beside its
-    samples. Raises ConfigError."""
+    """Returns the data asked for, the run in the genesis that belongs to it, if there is one, and what a node keeps
+    beside its samples. Raises ConfigError."""
     from ml.data.image_cache import ImageCache
     from ml.tasks import TASKS
     from node.config.settings import apply_settings, complete_data, make_data
@@ -261,8 +261,8 @@ def _open_split(
     table: TableInput | None,
     kept: _Kept,
 ) -> tuple[Split, InputFormat | None]:
-    """The samples, and the input that they are to become; `table` is what a table's columns become where there is no
-    run. Raises NodeError."""
+    """Returns the samples, and the input that they are to become; `table` says what a table's columns become where
+    there is no run. Raises NodeError."""
     from ml.data import open_dataset
     from ml.data.base import InputFormat
     from ml.errors import DataError
@@ -377,7 +377,7 @@ def _print(asked: dict[str, Any], split: Split, names: list[str], domains: Seque
 
 
 def _print_published(published: Sequence[Recognised]) -> None:
-    """Which files are the very ones that were published, and which only bear their names."""
+    """Prints which files are identical to published ones, and which only have their names."""
     same: dict[str, list[str]] = {}
     for found in published:
         if found.data_set is None:
@@ -393,7 +393,7 @@ def _print_published(published: Sequence[Recognised]) -> None:
 
 
 def _print_targets(split: Split) -> None:
-    """The range, mean and deviation of each target, on the training samples."""
+    """Prints the range, mean and deviation of each target, on the training samples."""
     train = split[0]
     rows = [
         (name, *(f"{value:.4g}" for value in (y_N.min(), y_N.max(), y_N.mean(), y_N.std())))
@@ -404,7 +404,7 @@ def _print_targets(split: Split) -> None:
 
 
 def _print_features(features: Sequence[FeatureStats]) -> None:
-    """The columns of a table, on the training rows."""
+    """Prints the columns of a table, on the training rows."""
     rows = [
         (own.name, *(f"{value:.4g}" for value in (own.min, own.max, own.mean, own.std)))
         for own in features[:SHOWN_FEATURES]

@@ -68,9 +68,9 @@ def partition(
 
 @dataclass(frozen=True, slots=True)
 class _Dealt:
-    """A partition and what it is like: `counts[i][c]` training samples of class c for client i, whose distribution of
-    labels is `distances[i]` away from that of all training samples. `domains` are those that the data have of their
-    own, `domain_counts[i][d]` training samples of the d-th of them for client i."""
+    """A partition and its properties: `counts[i][c]` training samples of class c for client i, whose distribution of
+    labels is `distances[i]` away from that of all training samples. `domains` are those of the data themselves,
+    `domain_counts[i][d]` the training samples of the d-th of them for client i."""
 
     options: dict[str, Any]
     seed: int

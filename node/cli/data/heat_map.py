@@ -15,7 +15,7 @@ _LIGHT, _DARK = (222, 235, 247), (8, 48, 107)
 def print_heat_map(
     console: Console, labels: Sequence[str], facts: Sequence[str], counts: Sequence[Sequence[int]]
 ) -> None:
-    """Print `counts` in numbered columns, before each row its label and its facts: aligned lines, headings first.
+    """Prints `counts` in numbered columns, before each row its label and its facts: aligned lines, headings first.
 
     On a terminal that is too narrow, the columns that do not fit follow in bands below, with the labels again but not
     the facts. In a pipe every row is one line.
@@ -52,7 +52,7 @@ def _print_band(
 
 
 def _get_style(share: float) -> Style | None:
-    """None for nothing, and else a background from light to dark."""
+    """Returns a background from light to dark; None for zero."""
     from rich.style import Style
 
     if share == 0:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from ml.data.table_input import TableInput
 
 SHOWN_COLUMNS = 40
-_PLAIN = re.compile(r"[^\W\d_][\w +-]*\w|[^\W\d_]")  # of text in YAML, within brackets
-_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # that would be something else there
+_PLAIN = re.compile(r"[^\W\d_][\w +-]*\w|[^\W\d_]")  # text that needs no quotes in YAML, within brackets
+_WORDS = ("y", "n", "yes", "no", "on", "off", "true", "false", "null")  # words that YAML would read as another type
 _SHOWN_LETTERS = 48
 
 
 @dataclass(frozen=True, slots=True)
 class RawColumns:
-    """A table's columns, which of them have the labels, if that is known, the run's `input` that would suit the others,
-    and what may mislead. Those `aside` say what a row belongs to or tests, and are no features."""
+    """A table's columns, the labels among them, if they are known, the run's `input` that would suit the others, and
+    findings. Columns in `aside` say which group or split a row belongs to, and are no features."""
 
     columns: Sequence[ColumnSummary]
     labels: tuple[str, ...]
@@ -40,12 +40,13 @@ class RawColumns:
 
     @property
     def table(self) -> TableInput | None:
-        """What the columns become for a look at the samples; None where all can be taken as they are."""
+        """The form that columns are converted to in order to look at the samples; None where all can be read as they
+        are."""
         is_plain = all(own.kind == "number" and not own.num_missing for own in self.features)
         return None if is_plain or not self.proposed.columns else self.proposed
 
     def add_findings(self, found: Sequence[Finding], columns: Sequence[ColumnSummary]) -> list[Finding]:
-        """All findings: those about these columns in the place of what was found about those of them that were read."""
+        """Returns all findings; those about these columns replace those about the columns that were read."""
         from ml.data.columns import check_summaries
 
         of_columns = list(check_summaries(self.features))
@@ -79,7 +80,7 @@ class RawColumns:
 
 
 def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
-    """The columns of a table as they lie there; None of what is no table. Raises NodeError."""
+    """Returns the columns of a table as they are in the file; None for data that are no table. Raises NodeError."""
     from ml.data import open_raw_table
     from ml.data.columns import propose_input, summarise_columns
     from ml.data.source import DataSource
@@ -97,7 +98,7 @@ def describe_raw(asked: Mapping[str, Any], task: str) -> RawColumns | None:
 
 
 def print_columns(columns: Sequence[ColumnSummary], labels: Collection[str]) -> None:
-    """A line a column."""
+    """Prints a line for each column."""
     rows = []
     for own in columns[:SHOWN_COLUMNS]:
         low, high = own.range_ or (None, None)
@@ -111,12 +112,12 @@ def print_columns(columns: Sequence[ColumnSummary], labels: Collection[str]) -> 
 
 
 def print_proposed(raw: RawColumns) -> None:
-    """The settings of `genesis new` that would suit the table, and the columns that they leave out."""
+    """Prints the settings of `genesis new` that would suit the table, and the columns that they leave out."""
     left_out = [f"{own.name} ({own.doubt})" for own in raw.features if own.doubt is not None]
     if left_out:
         print(f"hardly features: {', '.join(left_out[:SHOWN_COLUMNS])}")
     asked = raw.proposed.to_mapping()
-    if not raw.labels:  # one of the columns has them, and is no feature
+    if not raw.labels:  # one of the columns holds the labels, and is no feature
         print()
         return
     if not raw.proposed.columns or len(raw.proposed.columns) > SHOWN_COLUMNS:
@@ -128,7 +129,7 @@ def print_proposed(raw: RawColumns) -> None:
 
 
 def _write(value: Any) -> str:
-    """A setting as somebody would type it."""
+    """Returns a setting as somebody would type it."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{key}: {_write(own)}' for key, own in value.items())}}}"
     if isinstance(value, list):

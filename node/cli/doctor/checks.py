@@ -43,9 +43,9 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 DISTRIBUTION = "fednode"
-FEW_BYTES = 64 << 20  # of free disk: nothing can be trusted to be written any more
+FEW_BYTES = 64 << 20  # free disk space below which no write can be trusted
 LITTLE_BYTES = 1 << 30
-MODELS_KEPT = 20  # of each member: what a few rounds of blobs and checkpoints come to
+MODELS_KEPT = 20  # for each member: the size of a few rounds of blobs and checkpoints
 PROBES_AT_ONCE = 16
 WAITS_TO_BE_LET_IN = (
     "a member lets a new site in once its operator has agreed to the join request that fednode init printed: fednode "
@@ -54,7 +54,7 @@ WAITS_TO_BE_LET_IN = (
 
 
 def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Iterator[Finding]:
-    """Every finding about the node that `path` configures, as soon as it is known."""
+    """Yields every finding about the node that `path` configures, as soon as it is known."""
     try:
         config = load_config(path, overrides, env)
     except ConfigError as error:
@@ -90,7 +90,8 @@ def examine(path: Path, overrides: Sequence[str], env: Mapping[str, str]) -> Ite
 
 
 def _check_names() -> Iterator[Finding]:
-    """Two distributions that bring a package of one name write into one directory: each may have the other's files."""
+    """Checks that no two distributions have a package of the same name: they write into one directory, and each may
+    have the other's files."""
     owners = packages_distributions()
     for name in NAMES:
         others = sorted({other for other in owners.get(name, ()) if other != DISTRIBUTION})
@@ -157,7 +158,7 @@ def _check_join_file(path: Path) -> Generator[Finding, None, Federation | None]:
 
 
 def ask_running(config: NodeConfig) -> pb.NodeStatus | None:
-    """The status of whoever answers at the admin socket."""
+    """Returns the status of the node that answers at the admin socket, None where none does."""
     if config.admin.socket is None:
         return None
     from node.admin.client import AdminClient, is_served
@@ -360,12 +361,13 @@ def _check_peers(
 
 
 def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterator[Finding]:
-    """Of two nodes with one key each signs what contradicts the other, and both are convicted by it."""
+    """Checks that no second node runs with this key: each of two would sign what contradicts the other, and both would
+    be convicted."""
     if not config.network.dial_out:
         try:
             validate_free(config.network.listen)
         except OSError:
-            return  # what listens there is spoken of at the port
+            return  # another check reports who listens there
     own = config.network.get_addresses(genesis).get(key.id)
     twin = find_twin(
         key, dict.fromkeys(address for address in (config.network.advertise, own) if address), config.network.proxy
@@ -376,7 +378,8 @@ def _check_twin(config: NodeConfig, genesis: Genesis, key: SigningKey) -> Iterat
 
 
 def _read_clock_s(greeting: Greeting) -> float:
-    """Seconds that a peer's clock is ahead of ours, at least: it may have been read at any time of the round trip."""
+    """Returns the least number of seconds that a peer's clock is ahead of ours: it may have been read at any time of
+    the round trip."""
     return math.copysign(max(0.0, abs(greeting.skew_s) - greeting.rtt_s / 2), greeting.skew_s)
 
 
@@ -411,7 +414,7 @@ def _judge_peer(
 
 
 def _judge_clock(skews_s: Mapping[bytes, float], me: bytes) -> Finding:
-    """Against the median of all clocks, this one among them: so everybody finds the same one wrong."""
+    """Judges this clock against the median of all clocks, itself among them: so everybody finds the same one wrong."""
     if not skews_s:
         return warn("clock", "no peer could be asked for the time", "see the peers above")
     num_clocks, apart_s = len(skews_s), max(skews_s.values()) - min(skews_s.values())

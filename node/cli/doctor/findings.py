@@ -14,8 +14,8 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line: what was looked at, what was found, and what to do unless it is ok. Of a table `missing` are the
-    columns with empty cells, each with the number of these and of all rows."""
+    """One line: what was checked, what was found, and what to do unless it is ok. For a table `missing` are the columns
+    with empty cells, each with the number of these and of all rows."""
 
     check: str
     verdict: Verdict

@@ -125,7 +125,7 @@ def _check_remote(address: str, data_dir: Path, node: pb.NodeStatus | None) -> I
         yield warn("admin", f"{address}: there is no token to call it with", "fednode token new makes one")
 
 
-SOON_DAYS = 14  # before it is over a certificate wants to be renewed
+SOON_DAYS = 14  # before it expires, a certificate should be renewed
 
 
 def _check_certificate(certificate_file: Path, key_file: Path) -> Iterator[Finding]:
@@ -148,7 +148,7 @@ def _check_certificate(certificate_file: Path, key_file: Path) -> Iterator[Findi
 
 
 def check_http(section: HttpSection, node: pb.NodeStatus | None) -> Iterator[Finding]:
-    """Metrics and probes. That it has a token beyond loopback, no configuration lacks."""
+    """Checks metrics and probes. That they need a token beyond loopback is checked with the configuration."""
     listen, token_file = section.listen, section.token_file
     if listen is None or not section.is_on:
         yield ok("http", "off: no metrics, no probes")
@@ -183,7 +183,7 @@ def check_http(section: HttpSection, node: pb.NodeStatus | None) -> Iterator[Fin
 
 
 def _is_own(address: str, node: pb.NodeStatus | None) -> bool:
-    """Whether it is the running node that listens there; where that cannot be seen, it is taken to be."""
+    """Says whether the running node is the one that listens there; true where that cannot be found out."""
     if node is None:
         return False
     listeners = find_listeners(parse_address(address)[1])

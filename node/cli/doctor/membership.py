@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The names of the members by key, in key order; the keys of observers; and how many members decide."""
+    """The names of the members by key, in key order; the keys of observers; and the number of members that decide."""
 
     members: Mapping[Id, str]
     observers: Collection[Id]
@@ -47,20 +47,21 @@ class Roster:
 
 
 def read_roster(config: NodeConfig, genesis: Genesis, *, is_running: bool) -> Roster:
-    """That which is in force, as far as this node knows."""
+    """Reads the roster in force, as far as this node knows it."""
     if is_running and config.admin.socket is not None:
         from node.admin.client import AdminClient
 
         try:
             with AdminClient(config.admin.socket) as client:
                 return Roster.from_reply(client.list_members())
-        except NodeError:  # it is on its way up or down: what is wrong with it is said elsewhere
+        except NodeError:  # it is starting or ending: another check reports that
             pass
     return Roster.from_state(read_head_state(config, genesis) or genesis.state)
 
 
 def read_addresses(config: NodeConfig, genesis: Genesis) -> dict[Id, str]:
-    """Where the node would dial each: as genesis, the configuration, its operator or the others say."""
+    """Reads the address at which the node would dial each member: from genesis, the configuration, its operator or the
+    members themselves."""
     configured = config.network.get_addresses(genesis)
     try:
         return AddressBook.load(config.node.data_dir, configured).get_all()
@@ -101,7 +102,7 @@ def check_membership(
 
 
 def _judge_key(config: NodeConfig, path: Path, genesis: Genesis, roster: Roster, me: Id) -> Finding | None:
-    """What is to be said of a key that is neither a member's nor an observer's as configured."""
+    """Returns the finding about a key that does not have the role that the configuration names."""
     if me in roster.members:
         if not config.node.observer:
             return None

@@ -19,7 +19,7 @@ from node.config.plugins import explain_refusal, list_records
 
 
 def check_model(config: NodeConfig, genesis: Genesis) -> Iterator[Finding]:
-    """Of the run in force, as far as it is known here."""
+    """Checks the code of the run in force, as far as it is known here."""
     run = (read_head_state(config, genesis) or genesis.state).run
     yield from _check_plugins(config, run)
     refusal = None if config.node.observer else explain_refusal(run, config.plugins)
@@ -33,7 +33,7 @@ def check_model(config: NodeConfig, genesis: Genesis) -> Iterator[Finding]:
 
 
 def _check_plugins(config: NodeConfig, run: Run) -> Iterator[Finding]:
-    """Those that the configuration allows. None of them is imported."""
+    """Checks the plugins that the configuration allows. None of them is imported."""
     offered = [entry for group in GROUPS for entry in list_offered(group)]
     asked = {record.name for record in list_records(run).values()}
     for name in config.training.plugins:
@@ -52,7 +52,7 @@ def _build_model(config: NodeConfig, run: Run) -> Finding:
 
     name = run.model["name"]
     try:
-        with redirect_stdout(sys.stderr):  # what the module prints is no finding
+        with redirect_stdout(sys.stderr):  # the module's own output is no finding
             model = build_model(run.model, run.input["shape"], len(run.classes), plugins=config.plugins)
     except SpecError as error:
         advice = "put the module that all members have where this node starts, or on PYTHONPATH, with what it imports"

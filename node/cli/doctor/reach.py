@@ -17,7 +17,7 @@ WAYS = {"dialled": "dialled from here", "accepted": "dialled from there"}
 
 
 def read_connections(config: NodeConfig) -> dict[Id, str]:
-    """By whom the running node's connections were dialled; empty where it does not answer."""
+    """Returns which side dialled each connection of the running node; empty where it does not answer."""
     from node.admin.client import AdminClient
 
     if config.admin.socket is None:
@@ -25,13 +25,13 @@ def read_connections(config: NodeConfig) -> dict[Id, str]:
     try:
         with AdminClient(config.admin.socket) as client:
             return {decode_id(peer.id): peer.direction for peer in client.list_peers() if peer.HasField("direction")}
-    except NodeError:  # it is on its way up or down: what is wrong with it is said elsewhere
+    except NodeError:  # it is starting or ending: another check reports that
         return {}
 
 
 def check_proxy(proxy: str | None) -> Iterator[Finding]:
-    """Whether the proxy is there through which peers are dialled; what it makes of each address is told with the
-    peer."""
+    """Checks that the proxy through which peers are dialled accepts connections; addresses behind it are checked with
+    the peers."""
     if proxy is None:
         return
     try:
@@ -45,8 +45,8 @@ def check_proxy(proxy: str | None) -> Iterator[Finding]:
 def check_reach(
     members: Mapping[Id, str], answering: Collection[Id], connections: Mapping[Id, str]
 ) -> Iterator[Finding]:
-    """`answering` are the members that accept connections, as far as this node can tell; among them itself where it
-    listens."""
+    """Checks who can dial whom. `answering` are the members that accept connections, as far as this node can tell;
+    itself among them where it listens."""
     ways = [
         f"{text}: {', '.join(names)}"
         for way, text in WAYS.items()

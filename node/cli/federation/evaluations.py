@@ -55,7 +55,7 @@ def evaluation(
 
 
 def _print_matrix(found: Sequence[pb.EvaluationView]) -> None:
-    """A row for each model, a column for each site, by the first figure that any of them has."""
+    """Prints a row for each model and a column for each site, with the first figure that any of them has."""
     sites = list(dict.fromkeys(site.name for one in found for site in one.sites))
     told = {name for one in found for site in one.sites for name in site.measures.summary}
     figure = next((name for name in MAIN if name in told), MAIN[0])
@@ -97,13 +97,13 @@ def _print_one(one: pb.EvaluationView) -> None:
 
 
 def describe_model(one: pb.EvaluationView) -> str:
-    """`run 1, round 20`, and of a model that was lent `run 1, round 20, node2's own`."""
+    """Returns a model in words: `run 1, round 20`, and for a lent one `run 1, round 20, node2's own`."""
     own = f", {one.lender_name}'s own" if one.HasField("lender") else ""
     return f"run {one.of_run}, round {one.of_round}{own}"
 
 
 def describe_copies(found: Sequence[pb.EvaluationView]) -> list[str]:
-    """Whose lent model is another's, which may have been copied from it."""
+    """Returns a line for each lent model that equals another site's, and may have been copied."""
     first: dict[tuple[int, str], pb.EvaluationView] = {}
     lent = [one for one in found if one.HasField("lender")]
     pairs = [(one, first.setdefault((one.run, one.model), one)) for one in lent]
@@ -115,7 +115,7 @@ def describe_copies(found: Sequence[pb.EvaluationView]) -> list[str]:
 
 
 def describe_lack(one: pb.EvaluationView) -> str:
-    """Which sites' figures are not there, and why."""
+    """Returns which sites' figures are missing, and why."""
     if not one.sites:
         return "not measured yet"
     if not one.model:

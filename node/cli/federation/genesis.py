@@ -166,7 +166,7 @@ def make(
 
 
 def _warn_of_no_loss(genesis: Genesis) -> None:
-    """Says so where rounds wait for everybody, and another choice would spare that."""
+    """Warns where rounds wait for every member, and another setting would avoid that."""
     state = genesis.state
     if state.n == 3 and state.q == 3:
         print(
@@ -177,7 +177,7 @@ def _warn_of_no_loss(genesis: Genesis) -> None:
 
 
 def _warn_of_shown(genesis: Genesis) -> None:
-    """Says what a run of masked sums does not hide."""
+    """Warns of what a run of masked sums does not hide."""
     from ml.specs.masked.spec import describe_shown
     from node.config.genesis_file import get_genesis_spec
 
@@ -186,7 +186,7 @@ def _warn_of_shown(genesis: Genesis) -> None:
 
 
 def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
-    """Says what normalises samples, or that nothing does."""
+    """Explains how samples are normalised, or that they are not."""
     input_, is_told = genesis.run.input, any(text.startswith("input.") for text in spec.settings)
     if "normalize" in input_:
         print(
@@ -201,7 +201,7 @@ def _explain_input(genesis: Genesis, spec: GenesisSpec) -> None:
 
 
 def _explain_columns(genesis: Genesis) -> None:
-    """Says what stands in genesis of a table's columns, or that features have no names."""
+    """Explains what genesis says of a table's columns, or that features have no names."""
     input_ = genesis.run.input
     if list(input_["shape"][1:]) != [1, 1]:
         return
@@ -219,7 +219,7 @@ def _explain_columns(genesis: Genesis) -> None:
 
 
 def _explain_target(genesis: Genesis) -> None:
-    """Says that targets are learned in their own units, where nobody has said their mean and deviation."""
+    """Explains that targets are learned in their own units, where no mean and deviation are set."""
     run = genesis.run
     if run.task == "regression" and run.target is None:
         print(
@@ -241,12 +241,12 @@ def _explain_left_out(left_out: Mapping[str, object], num_members: int) -> None:
 
 
 def _read_names(text: str) -> tuple[str, ...]:
-    """The columns of a table, which are numbers."""
+    """Reads the names of a table's columns, all of them numbers."""
     return tuple(name for name in (part.strip() for part in text.split(",")) if name)
 
 
 def _read_shape(text: str) -> tuple[int, int, int]:
-    """Channels, height and width; features are channels of one pixel."""
+    """Reads channels, height and width; features are channels of one pixel."""
     parts = text.split("x")
     is_size = all(part.isascii() and part.isdecimal() and 0 < int(part) <= 65_536 for part in parts)
     if len(parts) not in (1, 3) or not is_size:

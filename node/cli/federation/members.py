@@ -94,7 +94,7 @@ def show(
 
 
 def find(reply: pb.ListMembersReply, which: str) -> pb.MemberView:
-    """The member of this name, id, or beginning of an id. Raises NotFound."""
+    """Finds the member by its name, its id, or the beginning of its id. Raises NotFound."""
     found = [member for member in reply.members if which in (member.name, member.id)]
     if not found and len(which) >= 4:
         found = [member for member in reply.members if member.id.startswith(which)]

@@ -158,14 +158,15 @@ def unban(which: _Which, socket: Socket = None, config: NodeConfigFile = None, a
 
 
 def describe_reach(peer: pb.PeerView | pb.MemberView) -> str:
-    """`up`, `silent`, `away`, or through whom it is reached."""
+    """Returns how a peer is reached: `up`, `silent`, `away`, or through which members."""
     if not peer.connected:
         return f"through {', '.join(peer.through)}" if peer.through else "away"
     return "up" if peer.alive else "silent"
 
 
 def describe_not_awaited(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
-    """Whose contribution is not waited for, and why. Who is away is seen to be."""
+    """Returns whose contribution is not waited for, and why. Members that are away are left out, as they are shown
+    already."""
     return [
         (f"not awaited {peer.name}", peer.not_awaited)
         for peer in peers
@@ -174,7 +175,7 @@ def describe_not_awaited(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
 
 
 def describe_clocks(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
-    """Whose clock is wrong."""
+    """Returns whose clock is wrong."""
     from node.p2p.clock_skew import is_wrong
 
     return [
@@ -185,7 +186,7 @@ def describe_clocks(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
 
 
 def describe_refusals(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
-    """What was not taken of each and why, and who had to wait."""
+    """Returns what was refused from each peer and why, and which peers were slowed down."""
     facts = []
     for peer in peers:
         if peer.not_taken:
@@ -196,6 +197,6 @@ def describe_refusals(peers: Iterable[pb.PeerView]) -> list[tuple[str, str]]:
 
 
 def describe_not_taken(counts: Mapping[str, int]) -> str:
-    """`3 signature, 1 other height`: the most frequent first."""
+    """Returns counts in words: `3 signature, 1 other height`, the most frequent first."""
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in ordered)

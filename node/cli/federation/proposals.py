@@ -126,7 +126,7 @@ def approve(
 
 
 def print_proposal(proposal: pb.ProposalView) -> None:
-    """A change with what it does, who agreed, and what it lacks."""
+    """Prints a change, with what it does, who agreed, and what it lacks."""
     is_executed = proposal.HasField("executed")
     is_signed = proposal.open or is_executed
     title = f"{KINDS.get(proposal.kind, proposal.kind)}, by {show_name(proposal.proposer, proposal.proposer_id)}"
@@ -153,7 +153,7 @@ def print_proposal(proposal: pb.ProposalView) -> None:
 
 
 def describe_differences(proposal: pb.ProposalView) -> list[str]:
-    """A line for each value that changes."""
+    """Returns a line for each value that changes."""
     from node.federation.difference import format_difference
 
     return [
@@ -167,13 +167,13 @@ def describe_differences(proposal: pb.ProposalView) -> list[str]:
 
 
 def describe_approvals(approvals: Iterable[pb.ApprovalView]) -> str:
-    """Who agreed; to a run also who will not train in it."""
+    """Returns who agreed; for a run also who will not train in it."""
     named = [(show_name(each.name, each.id), each.trains) for each in approvals]
     return ", ".join(name if trains else f"{name} (does not train)" for name, trains in named) or "nobody"
 
 
 def describe_outcome(proposal: pb.ProposalView) -> str:
-    """What comes of a change that was just approved."""
+    """Returns the result of approving a change."""
     if not proposal.open:
         return "it was executed before, so this is for this site's own training, from the next round on"
     if proposal.missing.nothing:
@@ -182,7 +182,7 @@ def describe_outcome(proposal: pb.ProposalView) -> str:
 
 
 def describe_missing(missing: pb.Missing) -> str:
-    """What a change lacks: `1 more approval (3 of 4 decide)`."""
+    """Returns what a change lacks: `1 more approval (3 of 4 decide)`."""
     lacks = []
     if missing.before:
         lacks.append(f"{missing.before} more approval{'s' if missing.before != 1 else ''} ({missing.quorum} decide)")

@@ -21,13 +21,13 @@ _Request = Annotated[
     str,
     typer.Argument(metavar="REQUEST", help="The line of a join request; or NAME=ID on a network to try things out."),
 ]
-NEW = Path("new")  # in the place of a file: the node draws the first parameters
+NEW = Path("new")  # in place of a file: the node draws the first parameters
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """A change that a command proposes; `said` goes before what would change, once the node has found that it may be
-    proposed."""
+    """A change that a command proposes; `said` is printed before its differences, once the node has found it
+    possible."""
 
     kind: str
     terms: Mapping[str, Any]

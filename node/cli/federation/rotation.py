@@ -35,7 +35,7 @@ def rotate(config: ConfigFile, as_json: AsJson = False) -> None:
     node = load_config(config, (), os.environ).node
     passphrase_file, path = node.identity_passphrase_file, node.spare_key_file
     with open_node(None, config) as client:
-        client.get_version()  # before there is a key for a node that does not answer
+        client.get_version()  # raises before a key is made, if the node does not answer
         if not path.exists():
             create_identity(path, read_passphrase(passphrase_file) if passphrase_file else None)
         reply = client.rotate_key()

@@ -120,14 +120,14 @@ def list_some(
 
 
 def _get_branch(entry: pb.Round) -> str:
-    """What this node did with what it was offered, where the method has a choice."""
+    """Returns the branch of the method that this node took, where the method has several."""
     if "dropout" in entry.apply:
         return "dropout" if entry.apply["dropout"] else "personalise"
     return "alone" if entry.measured else "-"
 
 
 def _get_trouble(entry: pb.Round) -> str:
-    """What was not as always with this node's model, in a word each; `rounds show` says why."""
+    """Returns the troubles of this node's model, in a word each; `rounds show` explains them."""
     troubles = {"spoiled": "spoiled", "went_back": "went back", "failure": "untrained"}
     words = [word for name, word in troubles.items() if entry.HasField(name)]
     return ", ".join([*words, *(SIGNS[name] for name in sorted(entry.signs) if name in SIGNS)])
@@ -180,7 +180,7 @@ def show(
 
 
 def _read_height(which: str) -> int | None:
-    """None for the newest round."""
+    """Returns the height, None for the newest round."""
     if which == "head":
         return None
     if which.isascii() and which.isdecimal() and int(which) <= MAX_HEIGHT:
@@ -189,19 +189,19 @@ def _read_height(which: str) -> int | None:
 
 
 def _find_newest(ledger: LedgerClient) -> int:
-    """The height of the newest round: what is above it, if anything, are changes. Raises NotFound."""
+    """Finds the height of the newest round: blocks above it, if any, are changes. Raises NotFound."""
     for newest in ledger.iterate_rounds(limit=1):
         return newest.height
     raise NotFound(f"{ledger.place}: expected a round, but none has been finalised yet")
 
 
 def get_work_unit(entry: pb.Round) -> str:
-    """The unit of the local work of a round: epoch or iteration."""
+    """Returns the unit of the local work of a round: epoch or iteration."""
     return "epoch" if entry.counts_epochs else "iteration"
 
 
 def _name_round(entry: pb.Round) -> str:
-    """Its number, and where there are changes or runs before it, the height that it is asked for by."""
+    """Returns a round's number, and, where changes or runs came before it, the height that names it in commands."""
     if entry.height == entry.round:
         return str(entry.round)
     return f"{entry.round} of run {entry.run}, height {entry.height}"
@@ -228,7 +228,7 @@ def describe_round(entry: pb.Round, unit: str) -> list[tuple[str, str]]:
 
 
 def _describe_measured(entry: pb.Round, unit: str) -> list[tuple[str, str | None]]:
-    """What this node measured of a round that it lived through."""
+    """Returns what this node measured in a round that it took part in."""
     score, before, after = get_scores(entry)
     numbers, clipped = entry.train, f"{entry.clipped:,} numbers of the mean, which were outside of masked_radius"
     measures = describe_measures(entry.measures) if entry.HasField("measures") else []
@@ -265,7 +265,7 @@ def _describe_val(entry: pb.Round) -> str:
 
 
 def list_signs(entry: pb.Round) -> list[tuple[str, str]]:
-    """What speaks against the model: that it has not learned, and then what else there is to say."""
+    """Lists the signs that something is wrong with the model: first that it has not learned, then the others."""
     from ml.measures.collapse import NOT_LEARNED
 
     facts: list[tuple[str, str]] = []
@@ -276,14 +276,15 @@ def list_signs(entry: pb.Round) -> list[tuple[str, str]]:
 
 
 def _describe_sets(entry: pb.Round) -> str:
-    """How many sets of others this node used, and left out since its model made no sense of them."""
+    """Returns how many sets of other members this node used, and how many it left out because its model could not
+    classify them."""
     count, dropped = entry.train["sets"], entry.train.get("sets_dropped", 0)
     told = f"{count:.0f} set{'s' if count != 1 else ''} of others"
     return f"{told}, {dropped:.0f} left out, whose loss diverged" if dropped else told
 
 
 def _describe_peers(entry: pb.Round) -> str:
-    """What this node itself made of those it had drawn, less those it went without."""
+    """Returns how many of the drawn peers this node received from, and their mean divergence, in words."""
     count = entry.apply.get("peers")
     told = [] if count is None else [f" of {count:.0f} peer{'s' if count != 1 else ''}"]
     if "divergence" in entry.apply:
@@ -292,7 +293,7 @@ def _describe_peers(entry: pb.Round) -> str:
 
 
 def print_scores(entry: pb.Round) -> None:
-    """What is known of each contribution, and why not more."""
+    """Prints the known scores of each contribution, and why others are missing."""
     if not entry.scores:
         return
     rows = [
@@ -312,7 +313,7 @@ def print_scores(entry: pb.Round) -> None:
 
 
 def print_peering(peering: pb.Peering) -> None:
-    """Who was how far from whom, where that was measured, and who took what from whom."""
+    """Prints how far members were apart, where that was measured, and who pulled what from whom."""
     print()
     if not peering.held:
         print("who took what from whom: not known here, as the aggregate of this round is not held")

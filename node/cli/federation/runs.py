@@ -110,13 +110,13 @@ def describe_start(run: pb.RunView) -> str:
 
 
 def describe_settings(run: pb.RunView) -> str:
-    """The method's, as key and value."""
+    """Returns the method's settings, as key and value."""
     method = json.loads(run.terms)["method"]
     return ", ".join(f"{key} {json.dumps(value)}" for key, value in sorted(method.items()) if key != "name") or "none"
 
 
 def describe_authors(run: pb.RunView) -> str:
-    """`node0 10, node1 9; of 10 rounds`."""
+    """Returns who contributed how often: `node0 10, node1 9; of 10 rounds`."""
     if not run.authors:
         return "nobody yet"
     counts = ", ".join(f"{author.name} {author.rounds}" for author in run.authors)
@@ -124,7 +124,7 @@ def describe_authors(run: pb.RunView) -> str:
 
 
 def describe_selected(selected: pb.Selected, *, is_over: bool) -> str:
-    """The best round by val samples, and how much patience is left."""
+    """Returns the best round by val samples, and how much patience is left."""
     if not selected.best_round:
         lacks = "no quorum of members has measured a round by val samples" + ("" if is_over else " yet")
         return f"{lacks}; the run goes on to its rounds" if selected.patience and not is_over else lacks

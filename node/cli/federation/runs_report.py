@@ -78,7 +78,7 @@ def report(
 
 
 def _find_name(ledger: LedgerClient, config: Path | None) -> str:
-    """Whose measures these are. Empty for a data directory alone, which knows no name."""
+    """Returns the name of the site that measured; empty for a data directory without a configuration."""
     from node.admin.offline import OfflineNode
 
     if not isinstance(ledger, OfflineNode):
@@ -101,7 +101,7 @@ def _find_data_dir(config: Path | None, data_dir: Path | None) -> Path | None:
 
 
 def _write(out: Path, page: str) -> None:
-    """There is the whole file or none. Raises NodeError."""
+    """Writes the whole file or none. Raises NodeError."""
     if out == STDOUT:
         sys.stdout.write(page)
         return

@@ -73,7 +73,8 @@ def statistics(
 
 
 def _describe_values(feature: pb.StatisticsFeature, one: pb.FeatureStatistics, samples: int) -> str:
-    """`54.1 ± 9`, and where some are missing how many; of a category its share."""
+    """Returns a feature in words: `54.1 ± 9`, and the number of missing cells if there are any; for a category its
+    share."""
     if not one.HasField("mean"):
         return "-"
     if feature.category:
@@ -87,7 +88,7 @@ def _show_share(share: float) -> str:
 
 
 def _print_correlations(told: pb.StatisticsReply, sites: Sequence[pb.SiteStatistics], names: Sequence[str]) -> None:
-    """Of two classes with the second, site by site; of more with each, of all sites."""
+    """Prints correlations: of two classes with the second, site by site; of more with each class, over all sites."""
     if not sites or not any(feature.classes for feature in sites[0].features):
         return
     if len(told.classes) == 2:
@@ -107,7 +108,7 @@ def _print_correlations(told: pb.StatisticsReply, sites: Sequence[pb.SiteStatist
 def _describe_histograms(
     told: pb.StatisticsReply, sites: Sequence[pb.SiteStatistics], names: Sequence[str]
 ) -> Iterator[str]:
-    """A line of bars for each site, as high as the share of its values, and how they are spread."""
+    """Yields a line of bars for each site, as high as the share of its values, and how they are spread."""
     width = max(map(len, names), default=0)
     for i, feature in enumerate(told.features):
         if feature.edges:
@@ -122,7 +123,7 @@ def _describe_histograms(
 
 
 def _describe_quartiles(one: pb.FeatureStatistics) -> str:
-    """Where a quarter, half and three quarters lie; a dash for what is outside of the edges."""
+    """Returns the quartiles; a dash for those outside of the edges."""
     quartiles = ("lower_quartile", "median", "upper_quartile")
     if not any(map(one.HasField, quartiles)):
         return ""
@@ -130,7 +131,7 @@ def _describe_quartiles(one: pb.FeatureStatistics) -> str:
 
 
 def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
-    """The input of the run, with the rules that what was told asks for."""
+    """Prints the input of the run, with the rules that these statistics suggest."""
     import json
 
     import yaml
@@ -156,7 +157,7 @@ def _print_suggestion(told: pb.StatisticsReply, terms: str) -> None:
     read = TableInput.from_mapping(table)
     features = () if read is None else read.get_features(read.columns or ())
     constants: dict[str, Any] = {"normalize": "agreed"}
-    if told.masked:  # whoever trains behind masks agrees on nothing besides
+    if told.masked:  # members that train with masked sums agree on nothing besides
         known = {feature.name: one for feature, one in zip(told.features, told.all.features, strict=True)}
         own = [known[name] if name in known and known[name].HasField("mean") else None for name in features]
         constants = {"mean": [one.mean if one else 0.0 for one in own], "std": [one.std if one else 1.0 for one in own]}

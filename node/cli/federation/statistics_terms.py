@@ -13,7 +13,7 @@ _ENDS = ("low", "high")
 
 
 def read_columns(file: Path, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns in a file, and perhaps the texts that stand for an empty cell. Raises NodeError."""
+    """Reads the columns in a file, and the texts that stand for an empty cell, if any. Raises NodeError."""
     read = given.get("input", given)
     if not isinstance(read, Mapping) or not set(read) <= {"columns", "empty"} or "columns" not in read:
         raise NodeError(f"{file}: expected columns, and perhaps empty, and nothing else")
@@ -37,7 +37,7 @@ def draft_statistics(
     masked: bool = False,
     noise: float | None = None,
 ) -> dict[str, Any]:
-    """The terms of a run of one round, of what `read_columns` has read, in a federation of this task. Raises
+    """Drafts the terms of a run of one round from the result of `read_columns`, in a federation of this task. Raises
     NodeError."""
     columns: Sequence[Mapping[str, Any]] = read["columns"]
     ends = [pair for column in columns for pair in _list_ends(file, column, noise)]
@@ -64,15 +64,15 @@ def draft_statistics(
                 "columns": [{key: value for key, value in one.items() if key not in _ENDS} for one in columns],
             },
         },
-        "set": ["input.normalize=agreed"],  # said, so that nothing is taken over from the run before
+        "set": ["input.normalize=agreed"],  # set, so that nothing is copied from the run before
         "rounds": 1,
         "initial": "zeros",
     }
 
 
 def _list_ends(file: Path, column: Mapping[str, Any], noise: float | None) -> list[tuple[Any, Any]]:
-    """What the values of each feature of a column lie between, where that is asked for: of a category, which has one
-    feature for each value and one for all others, 0 and 1. Raises NodeError."""
+    """Lists the bounds of each feature's values, where noise needs them. A category has one feature for each value and
+    one for all others, each between 0 and 1. Raises NodeError."""
     if column.get("values"):
         return [(0.0, 1.0)] * (len(column["values"]) + 1)
     given = [key for key in _ENDS if key in column]

@@ -129,7 +129,7 @@ def evaluate(
 
 
 def list_cuts(cuts: str | None, by: str | None) -> tuple[float, ...]:
-    """The numbers of `--cuts`. Raises ConfigError."""
+    """Reads the numbers of `--cuts`. Raises ConfigError."""
     if cuts is None:
         return ()
     if by is None:

@@ -32,8 +32,8 @@ OF_GROUPS = ("auc", "balanced_accuracy", "accuracy", "exact_match", "micro_f1", 
 
 
 def print_evaluation(found: Evaluation, model: str) -> None:
-    """All that is measured of `model`, and beside each figure that of the model trained alone and of both mixed, where
-    there is one."""
+    """Prints all that is measured of `model`, and beside each figure that of the model trained alone and of both mixed,
+    where they exist."""
     alone = found.alone
     if found.temperature is not None:
         model += f", calibrated at temperature {found.temperature:.2f}"
@@ -60,7 +60,7 @@ def print_evaluation(found: Evaluation, model: str) -> None:
 
 
 def _describe_mixture(found: Evaluation) -> list[tuple[str, str]]:
-    """The shares of both models in what is mixed, and whose answers the node usually gives."""
+    """Returns the shares of both models in the mixture, and which model the node usually answers by."""
     if found.mixed is None or found.weight is None:
         return []
     by = "" if found.answer_by is None else f"; predict answers by: {found.answer_by}"
@@ -68,7 +68,7 @@ def _describe_mixture(found: Evaluation) -> list[tuple[str, str]]:
 
 
 def print_points(points: Sequence[OperatingPoint]) -> None:
-    """A row for each class or label that is called from a threshold on; nothing where none was asked for."""
+    """Prints a row for each class or label at its threshold; nothing where none was asked for."""
     if not points:
         return
     rows = [
@@ -86,7 +86,8 @@ def print_points(points: Sequence[OperatingPoint]) -> None:
 
 
 def print_groups(column: str, groups: Sequence[Group]) -> None:
-    """A row for each group of samples by a column, and for each class in it; nothing where none was asked for."""
+    """Prints a row for each group of samples by a column, and for each class in it; nothing where none was asked
+    for."""
     if not groups:
         return
     measured = [(group.value, group.measures) for group in groups if group.measures is not None]
@@ -102,10 +103,10 @@ def print_groups(column: str, groups: Sequence[Group]) -> None:
 
 
 def _print_classes_by_group(column: str, measured: Sequence[tuple[str, pb.Measures]]) -> None:
-    """What each class is found and excluded with in each group; targets have rows of theirs alike."""
+    """Prints sensitivity and specificity of each class in each group; targets have rows in the same form."""
     found = [(one, value) for value, told in measured for one in told.classes if one.num_samples]
     names = OF_TARGETS if any("mae" in one.values for one, _ in found) else OF_CLASSES
-    if len(found) <= len(measured):  # one target, which the rows above tell of
+    if len(found) <= len(measured):  # one target, which the rows above show
         return
     order = list(dict.fromkeys(one.class_name for one, _ in found))
     rows = [

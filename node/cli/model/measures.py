@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 BRIEF = ("balanced_accuracy", "exact_match", "auc", "r2", "mae", "rmse")
 OF_TARGETS = ("r2", "mae", "rmse", "bias")
 OF_CLASSES = ("sensitivity", "specificity", "auc", "precision", "f1")
-MAX_CONFUSED = 12  # classes whose counts fit beside each other
+MAX_CONFUSED = 12  # classes whose counts fit next to each other
 
 
 def describe_measures(measures: pb.Measures) -> list[tuple[str, str]]:
-    """The figures of all classes, each with its interval where there is one."""
+    """Returns the figures over all classes, each with its interval where there is one."""
     return [("test samples", f"{measures.num_samples}"), *list_figures(measures)]
 
 
 def list_figures(measures: pb.Measures) -> list[tuple[str, str]]:
-    """Those of all classes: titles, and values with their intervals."""
+    """Lists the figures over all classes: titles, and values with their intervals."""
     figures = []
     for name, title in TITLES.items():
         if name in measures.summary:
@@ -32,11 +32,11 @@ def list_figures(measures: pb.Measures) -> list[tuple[str, str]]:
 
 
 def describe_briefly(measures: pb.Measures) -> str:
-    """The figures that an accuracy hides, in a line."""
+    """Returns the figures that an accuracy hides, in a line."""
     told = [f"{TITLES[name]} {show_figure(measures.summary[name])}" for name in BRIEF if name in measures.summary]
     found = [(one.values["sensitivity"], i) for i, one in enumerate(measures.classes) if "sensitivity" in one.values]
     if found:
-        ends = sorted([min(found), max(found)], key=lambda end: end[1])  # so that two models name classes alike
+        ends = sorted([min(found), max(found)], key=lambda end: end[1])  # so that both models list classes alike
         told.append(
             f"sensitivity {' to '.join(f'{value:.3f} ({measures.classes[i].class_name})' for value, i in ends)}"
         )
@@ -44,7 +44,7 @@ def describe_briefly(measures: pb.Measures) -> str:
 
 
 def describe_privacy(privacy: pb.PrivacySpent) -> str:
-    """What a site has told of any of its samples, in a line."""
+    """Returns the epsilon that a site has spent on any of its samples, in a line."""
     phases = f"{privacy.phases} local phase{'' if privacy.phases == 1 else 's'}"
     if privacy.guessable and not privacy.set_aside:
         return f"{phases} told of, {privacy.guessable} of them with noise that can be guessed: epsilon is infinite"
@@ -59,14 +59,14 @@ def describe_privacy(privacy: pb.PrivacySpent) -> str:
 
 
 def describe_alone(alone: pb.TrainedAlone) -> str:
-    """What the site's model is worth without the others, and how far that is."""
+    """Returns the accuracy of the site's model trained alone, and how far its training is."""
     if alone.HasField("failure") or not alone.HasField("measures"):
         return describe_lack(alone)
     return f"{_describe_scores(alone.measures)}; {describe_progress(alone)}"
 
 
 def describe_lack(alone: pb.TrainedAlone) -> str:
-    """Why there is nothing to set beside."""
+    """Returns why there is no model to compare with."""
     if alone.HasField("failure"):
         return f"training alone has ended: {alone.failure}"
     return f"no round is done yet, {alone.owed_steps} steps to do"
@@ -80,7 +80,7 @@ def _describe_scores(measures: pb.Measures) -> str:
 
 
 def list_alone(alone: pb.TrainedAlone) -> list[tuple[str, str]]:
-    """What the site's model is worth without the others, as a fact, and what both models' answers mixed are."""
+    """Lists the figures of the model trained alone, and of both models' answers mixed."""
     facts = [("alone", describe_alone(alone))]
     if alone.HasField("mixed"):
         facts.append(("mixed", f"{_describe_scores(alone.mixed)}; {describe_shares(alone.weight)}"))
@@ -88,25 +88,25 @@ def list_alone(alone: pb.TrainedAlone) -> list[tuple[str, str]]:
 
 
 def describe_shares(weight: float) -> str:
-    """The shares of both models in what is mixed."""
+    """Returns the shares of both models in the mixture."""
     share = round(weight, 2)
     return f"{share:.2f} federation, {1 - share:.2f} alone"
 
 
 def describe_verdict(alone: pb.TrainedAlone) -> list[tuple[str, str]]:
-    """How the federation's model compares with it, as a fact; none where nothing could be compared."""
+    """Returns how the federation's model compares with the one trained alone; empty where nothing could be compared."""
     return [("verdict", alone.verdict.sentence)] if alone.HasField("verdict") else []
 
 
 def describe_progress(alone: pb.TrainedAlone) -> str:
-    """How far training alone is."""
+    """Returns how far training alone is."""
     behind = f", {alone.owed_steps} steps behind" if alone.owed_steps else ""
     return f"after the work of {alone.rounds} round{'s' if alone.rounds != 1 else ''}{behind}"
 
 
 def print_classes(models: Mapping[str, pb.Measures]) -> None:
-    """Prints a row by model for each class that occurs among the samples or the answers, and how each model confused
-    them where these are few. One model needs no name."""
+    """Prints a row by model for each class that occurs among the samples or the answers, and each model's confusion
+    matrix where these are few. One model needs no name."""
     classes = list(zip(*(measures.classes for measures in models.values()), strict=True))
     places = [i for i, of in enumerate(classes) if any(one.num_samples or one.num_given for one in of)]
     if not places:
@@ -137,7 +137,7 @@ def print_classes(models: Mapping[str, pb.Measures]) -> None:
 
 
 def print_published(entry: pb.Round) -> None:
-    """A row for each member that has said something of its own model."""
+    """Prints a row for each member that has published measures of its own model."""
     told = [name for name in TITLES if any(name in one.values for one in entry.published)]
     if not entry.published:
         return
@@ -157,12 +157,13 @@ def print_published(entry: pb.Round) -> None:
 
 
 def show_of_class(one: pb.ClassMeasures, name: str) -> str:
-    """A figure of a class, with its interval where there is one."""
+    """Returns a figure of a class, with its interval where there is one."""
     return show_with_interval(one.values, one.intervals, name)
 
 
 def get_scores(record: pb.Round) -> tuple[str, float | None, float | None]:
-    """What a round is judged by in short, before its exchange and after: the accuracy, or R2 of a regression."""
+    """Returns the main measure of a round, before its exchange and after: the accuracy, or R2 of a regression, with its
+    name."""
     if "r2" in record.apply or "r2" in record.train:
         before, after = (dict(values).get("r2") for values in (record.train, record.apply))
         return "R2", before, after

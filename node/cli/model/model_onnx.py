@@ -25,7 +25,7 @@ class OnnxExport:
 
 
 def require_onnx() -> None:
-    """Raises NodeError where what writes ONNX is not installed."""
+    """Raises NodeError where the packages that write ONNX are not installed."""
     from ml.models import onnx_file
 
     try:
@@ -35,8 +35,8 @@ def require_onnx() -> None:
 
 
 def write_onnx(out: Path, chunks: Iterator[pb.ModelChunk], *, plugins: Plugins) -> OnnxExport:
-    """The model of these chunks in `out`, whole or not at all. A user's module is imported only where it is one
-    of `plugins`. Raises NodeError, and VerificationFailed where the chunks are not what was announced."""
+    """Writes the model of these chunks to `out`, whole or not at all. A user's module is imported only where it is one
+    of `plugins`. Raises NodeError, and VerificationFailed where the chunks differ from what was announced."""
     import hashlib
 
     from ml.errors import MlError, show_line

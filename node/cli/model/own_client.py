@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OwnRun:
-    """A node's configuration, and the first run of its chain as its worker is told it."""
+    """A node's configuration, and the first run of its chain as its worker receives it."""
 
     config: NodeConfig
     task: RunTask
@@ -29,7 +29,7 @@ class OwnRun:
 
 
 def load_own_run(config_file: Path) -> OwnRun:
-    """Raises ConfigError, or NodeError without the initial model."""
+    """Loads the configuration and the run. Raises ConfigError, or NodeError without the initial model."""
     from node.config.federation import load_federation
     from node.config.node_config import load_config
     from node.training.trainer import RunTask
@@ -43,7 +43,7 @@ def load_own_run(config_file: Path) -> OwnRun:
 
 
 def make_own_client(own: OwnRun) -> Client:
-    """With the samples that the node has. Raises MlError."""
+    """Makes a client with the samples that the node has. Raises MlError."""
     from ml.clients.build import Compute, Federation, make_client
     from ml.data.image_cache import ImageCache
     from ml.payload import decode_arrays

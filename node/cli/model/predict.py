@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from node.pb import admin_pb2 as pb
 
 
-MIN_ALIKE = 20  # samples that all get one class, from which on that looks odd
+MIN_ALIKE = 20  # so many samples that all get one class look suspicious
 
 
 def register(app: typer.Typer) -> None:
@@ -99,19 +99,19 @@ def predict(
 
 
 def read_columns(label: list[str] | None) -> str | tuple[str, ...] | None:
-    """`--label` as it was given, once or several times."""
+    """Returns `--label` as given, once or several times."""
     return None if not label else label[0] if len(label) == 1 else tuple(label)
 
 
 def describe(answered: Answered) -> dict[str, Any]:
-    """One sample as JSON shows it."""
+    """Returns one sample as JSON shows it."""
     from node.admin.answer_record import make_record
 
     return make_record(answered, str(answered.file))
 
 
 def make_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """Headings and a row for each sample; only what there is to tell of any has a column."""
+    """Returns headings and a row for each sample; a column is left out where no sample has a value for it."""
     if answers and answers[0].prediction.values:
         return _make_value_table(answers)
     is_multilabel = bool(answers) and not answers[0].prediction.class_name
@@ -136,7 +136,7 @@ def make_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequenc
 
 
 def _make_value_table(answers: Sequence[Answered]) -> tuple[Sequence[str], list[Sequence[str]]]:
-    """The values of a regression, and beside each what the file says it is."""
+    """Returns the values of a regression, and beside each the expected one in the file."""
     targets = [each.target for each in answers[0].prediction.values]
     has_expected = any(answered.expected is not None for answered in answers)
     headings = ["SAMPLE", *(f">{target}" for target in targets)]
@@ -185,7 +185,7 @@ def _show_expected(answered: Answered) -> str:
 
 
 def name_model(rounds: Sequence[int], *, is_best: bool = False) -> str:
-    """The model that gave answers after these rounds."""
+    """Returns the model that answered after these rounds, in words."""
     first, last = min(rounds), max(rounds)
     if not last:
         return "initial model"
@@ -194,7 +194,7 @@ def name_model(rounds: Sequence[int], *, is_best: bool = False) -> str:
 
 
 def name_answering(rounds: Sequence[int], told: Told) -> str:
-    """The model that gave answers after these rounds, or both, and at what temperature."""
+    """Returns the model that answered after these rounds, or both, and its temperature, in words."""
     from ml.measures.alone import ALONE, MIXED
 
     model = name_model(rounds, is_best=told.is_best)
@@ -207,7 +207,8 @@ def name_answering(rounds: Sequence[int], told: Told) -> str:
 
 
 def summarise(answers: Sequence[Answered], told: Told | None = None) -> str:
-    """Which model it was, how often it agreed with the files' own labels, and which of their columns it did not see."""
+    """Returns which model it was, how often it agreed with the files' own labels, and which of their columns it
+    ignored."""
     from ml.data.column_checks import describe_passed_over
     from node.admin.asking import Told
 

@@ -14,7 +14,7 @@ import typer
 from node.cli.options import AsJson
 from node.errors import ConfigError
 
-SOURCE = files("node") / "assets"  # in the repository these are links to where they are kept
+SOURCE = files("node") / "assets"  # in the repository these are links
 
 
 def register(app: typer.Typer) -> None:
@@ -55,7 +55,7 @@ def write(
 
 
 def _walk(folder: Traversable, name: PurePosixPath) -> Iterator[tuple[PurePosixPath, Traversable]]:
-    """The files below `folder`, by their paths from where the walk began."""
+    """Yields the files below `folder`, by their paths from where the walk began."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         if entry.is_dir():
             yield from _walk(entry, name / entry.name)

@@ -68,7 +68,7 @@ def backup(
 def _open_body(
     file: Path, socket: str | None, config: Path | None, data_dir: Path | None, on_progress: OnProgress
 ) -> Iterator[tuple[Manifest, Iterator[bytes]]]:
-    """What a running node gives, or what a stopped one has left."""
+    """Opens the backup of a running node, or of what a stopped one has left."""
     from node.admin.offline import OfflineNode
 
     left = choose_data_dir(socket, config, data_dir)
@@ -90,9 +90,9 @@ def read_site(path: Path) -> dict[str, bytes]:
     from node.ledger.backup import SITE_CONFIG, SITE_KEY, SITE_SPARE_KEY
 
     config = load_config(path, (), os.environ)
-    open_identity(config)  # which refuses one that others may read, or that is none
+    open_identity(config)  # raises where others may read the key, or the file holds none
     site = {SITE_CONFIG: path.read_bytes(), SITE_KEY: config.node.identity_key_file.read_bytes()}
-    if open_spare(config) is not None:  # after a rotation it is this one that is in force
+    if open_spare(config) is not None:  # after a rotation this one is in force
         site[SITE_SPARE_KEY] = config.node.spare_key_file.read_bytes()
     return site
 
@@ -143,7 +143,7 @@ def restore(
 
 
 def _find_size_where_all_vote(data_dir: Path) -> int | None:
-    """The number of members, where no block can do without the vote of any; None where one can."""
+    """Returns the number of members where every block needs the vote of all; else None."""
     from chain.errors import ChainError
     from chain.genesis import Genesis
     from chain.store.sqlite import SqliteStore
@@ -154,7 +154,7 @@ def _find_size_where_all_vote(data_dir: Path) -> int | None:
             return None
         with SqliteStore.open(data_dir, Genesis.from_mapping(mapping), readonly=True) as store:
             state = store.get_state(store.head_height)
-    except ChainError:  # of another release: the node itself says so
+    except ChainError:  # of another release: the node itself reports it
         return None
     return state.n if state.q == state.n > 1 else None
 
@@ -165,7 +165,7 @@ def _describe(manifest: Manifest) -> str:
 
 @contextmanager
 def _progress() -> Iterator[OnProgress]:
-    """A bar on stderr, where that is a terminal."""
+    """Shows a bar on stderr, where that is a terminal."""
     from rich.console import Console
 
     from node.ledger.backup import ignore_progress

@@ -48,7 +48,7 @@ def _note_sharing(config: NodeConfig) -> None:
     from node.config.federation import load_federation
     from node.config.genesis_file import describe_sharing
 
-    with suppress(ConfigError):  # what is wrong with genesis itself keeps the node from starting, whatever is said here
+    with suppress(ConfigError):  # an error in genesis keeps the node from starting, whatever this says
         genesis = load_federation(config).genesis
         note = describe_sharing(config.federation_file, genesis, is_approved=config.consensus.approves_genesis)
         if note is not None:
@@ -140,7 +140,7 @@ def show_schema() -> None:
 
 
 def _get(tree: dict[str, Any], keys: tuple[str, ...], otherwise: Any) -> Any:
-    """What is under `keys`, or `otherwise` where the tree does not go so far."""
+    """Returns the value under `keys`, or `otherwise` where there is none."""
     found: Any = tree
     for key in keys:
         if not isinstance(found, dict) or key not in found:

@@ -89,7 +89,7 @@ def _print(part: pb.TakingPart, as_json: bool) -> None:
 
 
 def describe(part: pb.TakingPart) -> str:
-    """What a node is about to do, in a line."""
+    """Returns what a node is about to do, in a line."""
     if part.stopping:
         return f"{part.name} ends"
     words = [part.name]

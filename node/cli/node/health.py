@@ -67,11 +67,11 @@ def check(
 
 
 def ask(node: AdminClient) -> tuple[bool, bool, str | None]:
-    """Whether the node is live, whether it is ready, and why not."""
+    """Returns whether the node is live, whether it is ready, and why not."""
     live = node.is_serving("fednode.admin.v1")
     if node.is_serving("readiness"):
         return live, live, None
     status = node.get_status()
-    if status.ready:  # since the question before
+    if status.ready:  # since the last request
         return live, live, None
     return live, False, status.unready_reason

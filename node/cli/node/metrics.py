@@ -109,7 +109,7 @@ def _read(
 
 
 def _show_members(rounds: Iterator[pb.Round], measure: str, *, as_csv: bool, as_json: bool) -> None:
-    """A column for each member that has published something, and the rounds of which one has."""
+    """Prints a column for each member that has published a measure, and a row for each round that has any."""
     rows = [row for row in (flatten_members(one, measure) for one in rounds) if row["members"]]
     names = sorted({name for row in rows for name in row["members"]})
     if as_json:
@@ -126,7 +126,7 @@ def _show_members(rounds: Iterator[pb.Round], measure: str, *, as_csv: bool, as_
 def _query(
     socket: Any, config: Any, data_dir: Any, series: str | None, first: int, last: int | None, max_points: int
 ) -> tuple[Sequence[str], list[_Row]]:
-    """The series and the rounds that remain, as whoever holds them chooses."""
+    """Returns the series, and the rounds that remain; the node that holds them chooses these."""
     from node.pb import admin_pb2 as pb
 
     names: Sequence[str] = () if series is None or series == "all" else series.split(",")
@@ -143,14 +143,14 @@ def _query(
 
 
 def _write_csv(names: Sequence[str], rows: Iterable[tuple[_Row, _Row]]) -> None:
-    """Run, number and time of each round, and its values by name."""
+    """Writes run, number and time of each round, and its values by name."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow((*_PLACE, *names))
     writer.writerows((*(row[name] for name in _PLACE), *(values.get(name) for name in names)) for row, values in rows)
 
 
 def _print_table(names: Sequence[str], rows: Sequence[tuple[_Row, _Row]]) -> None:
-    """The number of each round, where they are of several runs that, too, and its values by name."""
+    """Prints the number of each round, its run where there are several, and its values by name."""
     place = ("run", "round") if len({row["run"] for row, _ in rows}) > 1 else ("round",)
     headings = (*(f">{name.upper()}" for name in place), *(f">{name.upper()}" for name in names))
     shown = [

@@ -50,6 +50,6 @@ def open_page(
 
 
 def _has_browser() -> bool:
-    """Somebody sits here who would see it: a browser in a terminal is none."""
+    """Says whether a browser can show the page to somebody here; one in a terminal cannot."""
     is_shown = sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
     return is_shown and sys.stdout.isatty()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ml.specs.hyperparameters import Hyperparameters
     from ml.specs.privacy import DpSettings
 
-ROUNDS = (1, 10, 100, 1000)  # that are looked ahead to
+ROUNDS = (1, 10, 100, 1000)  # rounds that the command looks ahead
 
 
 def register(app: typer.Typer) -> None:

@@ -90,7 +90,7 @@ def start(
     from node.log import setup_logging
 
     setup_logging(loaded.log.level, loaded.log.format, loaded.log.file, env=os.environ)
-    os.umask(0o077)  # what a node keeps is its own, also in a data directory that others may enter
+    os.umask(0o077)  # a node's files are its own, also in a data directory that others may enter
     load = partial(load_config, config.absolute(), settings, os.environ)
     notifier = Notifier.from_env(os.environ)
     done = run_daemon(
@@ -105,7 +105,7 @@ def start(
 
 
 def check_node(config: NodeConfig, path: Path) -> None:
-    """Reads every file the node would, and prints what it would be. Raises NodeError."""
+    """Reads every file the node would, and prints its role and settings. Raises NodeError."""
     from chain.errors import ChainError, StoreLocked
     from chain.genesis import Genesis
     from chain.signing import encode_id
@@ -166,7 +166,7 @@ def check_node(config: NodeConfig, path: Path) -> None:
 
 
 def _build_user_model(genesis: Genesis, config: NodeConfig) -> None:
-    """The model that the worker would build. Raises ConfigError if it cannot, or comes out as another one."""
+    """Builds the model as the worker would. Raises ConfigError if that fails, or the model differs from genesis."""
     from ml.errors import SpecError
     from ml.models import build_model
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from node.admin.client import AdminClient
     from node.pb import admin_pb2 as pb
 
-MAX_TRANSFERS = 12  # to a screen
+MAX_TRANSFERS = 12  # on a screen
 MAX_NOT_AWAITED = 6
-MAX_LINES = 100  # of what an operator should know first
+MAX_LINES = 100  # for what an operator should know first
 
 _Facts = list[tuple[str, str]]
 
@@ -68,7 +68,7 @@ def show(
 
 
 def _watch(place: AdminAddress, interval_s: float) -> None:
-    """On a screen, unless the terminal has none."""
+    """Draws on a screen, or prints lines where the terminal has none."""
     from rich.console import Console
 
     from node.cli.node.status_watch import watch
@@ -130,7 +130,7 @@ def describe(status: pb.NodeStatus) -> _Facts:
 
 
 def list_troubles(status: pb.NodeStatus) -> _Facts:
-    """What an operator should know first, in capital letters; the worst at the top."""
+    """Lists what an operator should know first, in capital letters; the worst at the top."""
     told: list[tuple[str, str | None]] = [
         ("STALLED", status.stall_reason if status.stalled else None),
         ("OTHER HISTORY", status.other_history if status.HasField("other_history") else None),
@@ -172,7 +172,7 @@ def describe_transfer(transfer: pb.Transfer) -> str:
 
 
 def _describe_head_time(status: pb.NodeStatus) -> str:
-    """When the head was made, and how long ago by this node's clock, unless that is behind its miner's."""
+    """Returns when the head was made, and how long ago by this node's clock, unless that is behind its miner's."""
     shown = f"{show_time(status.head_time)} UTC"
     if not status.time or not status.head_time:
         return shown
@@ -224,7 +224,7 @@ def describe_changes(status: pb.NodeStatus) -> str:
 
 
 def describe_end(status: pb.NodeStatus) -> str:
-    """Says why there is no further round of the run."""
+    """Returns why the run has no further round."""
     return "patience has ended the run" if status.selected.stopped else "the set rounds are done"
 
 

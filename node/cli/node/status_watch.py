@@ -34,7 +34,7 @@ PHASES = ("train", "exchange", "mine", "vote", "apply")
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What a node said at one moment, rounds newest first. `away` is why it says nothing now."""
+    """The node's answers at one moment, rounds newest first. `away` is why it does not answer now."""
 
     status: pb.NodeStatus
     members: pb.ListMembersReply
@@ -43,7 +43,7 @@ class Answers:
 
 
 def watch(place: AdminAddress, interval_s: float, console: Console) -> None:
-    """Draws until a signal ends it, as SystemExit. Raises NodeUnreachable where there is no node at the start."""
+    """Draws until a signal ends it, by SystemExit. Raises NodeUnreachable where no node answers at the start."""
     with _heeding_signals() as sleep:
         following = _follow(place, interval_s, sleep)
         first = next(following)
@@ -53,8 +53,8 @@ def watch(place: AdminAddress, interval_s: float, console: Console) -> None:
 
 
 def _follow(place: AdminAddress, interval_s: float, sleep: Callable[[float], None]) -> Iterator[Answers]:
-    """Answers every `interval_s`, without end; where none comes those before, and why. Raises NodeUnreachable where no
-    first one comes."""
+    """Yields answers every `interval_s`, without end; where none arrive, the last ones, and why. Raises NodeUnreachable
+    where none arrive at first."""
     answers: Answers | None = None
     while True:
         try:
@@ -72,7 +72,7 @@ def _follow(place: AdminAddress, interval_s: float, sleep: Callable[[float], Non
 
 
 def read(node: AdminClient, before: Answers | None = None) -> Answers:
-    """Asks a node for its answers. Rounds, which cost it most, only where there may be others than `before`."""
+    """Reads a node's answers. It requests rounds, the costliest of them, only where they may differ from `before`."""
     status, members = node.get_status(), node.list_members()
     if before is not None and _mark(before.status) == _mark(status):
         return Answers(status, members, before.rounds)
@@ -84,7 +84,7 @@ def _mark(status: pb.NodeStatus) -> tuple[object, ...]:
 
 
 def draw(answers: Answers) -> Text:
-    """The whole screen; a terminal shows as many of its lines as it has."""
+    """Returns the whole screen; a terminal shows as many of its lines as fit."""
     facts = describe(answers.status)
     if answers.away is not None:
         facts.insert(0, ("AWAY", f"{answers.away}. It is asked again every second; below is what it said."))
@@ -126,8 +126,8 @@ def _draw_members(reply: pb.ListMembersReply) -> list[str]:
 
 @contextmanager
 def _heeding_signals() -> Iterator[Callable[[float], None]]:
-    """What sleeps, and raises SystemExit once a signal has come: there, and never in the middle of drawing, so that the
-    terminal is left as it was."""
+    """Yields a function that sleeps, and raises SystemExit once a signal has arrived: only there, and never in the
+    middle of drawing, so that the terminal is left as it was."""
     came: list[int] = []
 
     def sleep(seconds: float) -> None:

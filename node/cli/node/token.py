@@ -70,7 +70,7 @@ def make(
         try:
             write_private(output, text.encode() + b"\n")
         except NodeError:
-            tokens.revoke(name)  # nobody has it
+            tokens.revoke(name)  # or a token would be valid that nobody has
             raise
     if as_json:
         print_json({"name": name, "role": role.value, "token": None if output else text})

@@ -32,7 +32,7 @@ def show_version(
 
 
 def get_version(distribution: str) -> str | None:
-    """The installed version, read without importing anything; None when it is not installed."""
+    """Returns the installed version, read without importing anything; None when it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from node.experiments.runner import Progress
     from node.experiments.stock import Stock
 
-ESTIMATE_S = 600.0  # what the time left is estimated from
+ESTIMATE_S = 600.0  # so much of the past is used to estimate the time left
 
 
 def register(app: typer.Typer) -> None:
@@ -140,7 +140,7 @@ def run(
 
 
 def _read_on(on: str | None, jobs: int | None, gpus: int | None, jobs_per_gpu: int | None) -> dict[str, Any]:
-    """The settings of `Where` for these options. Raises ConfigError."""
+    """Returns the settings of `Where` for these options. Raises ConfigError."""
     from node.experiments.gpus import find_gpus, list_environments
 
     if on is not None:
@@ -158,7 +158,7 @@ def _read_on(on: str | None, jobs: int | None, gpus: int | None, jobs_per_gpu: i
 
 
 def _read_shard(text: str | None, on: str | None) -> tuple[int, int]:
-    """The place of a shard and their number. Raises ConfigError."""
+    """Returns the number of a shard and of all shards. Raises ConfigError."""
     if text is None:
         return 1, 1
     found = re.fullmatch(r"([0-9]{1,6})/([0-9]{1,6})", text)
@@ -191,7 +191,7 @@ def report(
 
 @contextmanager
 def _until_interrupted() -> Iterator[list[int]]:
-    """Meanwhile SIGINT and SIGTERM are only noted, in the list."""
+    """Notes SIGINT and SIGTERM in the list, until the context is left, instead of ending."""
     noted: list[int] = []
     before = {
         name: signal.signal(name, lambda number, _: noted.append(number)) for name in (signal.SIGINT, signal.SIGTERM)
@@ -204,7 +204,8 @@ def _until_interrupted() -> Iterator[list[int]]:
 
 
 def _shown(progress: Iterator[Progress], pending: Sequence[Run], *, to_stderr: bool) -> Iterator[Progress]:
-    """All of `progress`, with a bar on a terminal, and a line for each run that ends where the output is a pipe."""
+    """Passes on all of `progress`, with a bar on a terminal, and a line for each run that ends where the output is a
+    pipe."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -234,7 +235,7 @@ def _shown(progress: Iterator[Progress], pending: Sequence[Run], *, to_stderr: b
             else:
                 done += 1
                 failures += news.error is not None
-                bar.advance(task, news.run.num_heights - rounds.get(news.run.id, 0))  # of a failed run none are left
+                bar.advance(task, news.run.num_heights - rounds.get(news.run.id, 0))  # a failed run has none left
                 suffix = f", {failures} failed" if failures else ""
                 bar.update(task, description=f"{done} of {len(pending)} runs{suffix}")
                 if lines:

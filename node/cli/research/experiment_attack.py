@@ -120,7 +120,7 @@ def tell_property(
 
 @contextmanager
 def _asked(data: str, model: str, size: int | None, rounds: int, seed: int, threads: int) -> Iterator[SimulationConfig]:
-    """A federation of two, of whose runs what `ml` refuses is a ConfigError within."""
+    """Yields the configuration of a federation of two; errors of `ml` inside the context become a ConfigError."""
     from ml.simulation.run import SimulationConfig
     from node.config.genesis_file import translate_errors
     from node.config.settings import apply_settings, complete_data, make_data, make_input, make_model

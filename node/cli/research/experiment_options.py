@@ -42,7 +42,7 @@ OverridesOption = Annotated[
 
 
 def open_experiment(file: Path, overrides: Sequence[str] | None, out: Path | None) -> tuple[Experiment, Path, Stock]:
-    """The experiment, the directory of its results, and which there are. Raises ConfigError."""
+    """Opens the experiment, the directory of its results, and the results there are. Raises ConfigError."""
     from node.experiments.loading import load_experiment
     from node.experiments.stock import take_stock
 

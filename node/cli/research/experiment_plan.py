@@ -74,7 +74,7 @@ def plan(
 
 
 def _add_hours(found: Sequence[Estimate], device: str, share: int) -> float | None:
-    """None where that of some is not known."""
+    """Adds the hours of all estimates; None where one is unknown."""
     seconds = [own.seconds[device] for own in found]
     known = [value for value in seconds if value is not None]
     return sum(known) / share / HOUR_S if len(known) == len(seconds) else None
@@ -113,7 +113,7 @@ def _print(found: Sequence[Estimate], shares: dict[str, int], hours: dict[str, f
 
 
 def _name_source(own: Estimate) -> str | None:
-    """What the times go by, in the order of their devices where that differs; None where there is none."""
+    """Returns the source of the times, one for each device where they differ; None where there is none."""
     known = [device for device, seconds in own.seconds.items() if seconds is not None]
     names = dict.fromkeys("finished runs" if device in own.measured else "timed steps" for device in known)
     return ", ".join(names) or None

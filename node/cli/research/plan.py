@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from ml.budget import Plan
     from node.cli.research.plan_bound import Theory
 
-BATCH = 32  # DFPL's
+BATCH = 32  # DFPL's default
 UNITS_HZ = {"hz": 1.0, "": 1.0, "khz": 1e3, "mhz": 1e6, "ghz": 1e9}
 UNITS_S = {"ms": "0.001", "s": "1", "": "1", "m": "60", "min": "60", "h": "3600"}
 MAX_ROWS = 20
-MEASURED_ROUNDS = 64  # how far back measurements are looked for
+MEASURED_ROUNDS = 64  # rounds that measurements are taken from
 
 
 def register(app: typer.Typer) -> None:
@@ -35,15 +35,15 @@ def register(app: typer.Typer) -> None:
 
 
 def parse_duration(text: str) -> float:
-    """Seconds in `100s`, `5m`, `1.5h`, `250ms`, or a bare number of seconds. Raises typer.BadParameter."""
+    """Returns the seconds in `100s`, `5m`, `1.5h`, `250ms`, or a bare number of seconds. Raises typer.BadParameter."""
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{0,12})?|\.[0-9]{1,12}) ?([a-z]*)", text.strip().lower())
     if found is None or found[2] not in UNITS_S:
         raise typer.BadParameter(f"expected a time, as in 100s, 5m or 1.5h (got {text!r})")
-    return float(Decimal(found[1]) * Decimal(UNITS_S[found[2]]))  # 300ms is 0.3 s, to the last bit
+    return float(Decimal(found[1]) * Decimal(UNITS_S[found[2]]))  # so that 300ms is 0.3 s, to the last bit
 
 
 def parse_frequency(text: str) -> float:
-    """Cycles a second in `2.5GHz`, `32 MHz`, `1e9`. Raises typer.BadParameter."""
+    """Returns the cycles a second in `2.5GHz`, `32 MHz`, `1e9`. Raises typer.BadParameter."""
     found = re.fullmatch(r"([0-9]{1,12}(?:\.[0-9]{0,12})?(?:e[0-9]{1,2})?) ?([a-z]*)", text.strip().lower())
     if found is None or found[2] not in UNITS_HZ:
         raise typer.BadParameter(f"expected a frequency, as in 2.5GHz or 32MHz (got {text!r})")
@@ -52,7 +52,7 @@ def parse_frequency(text: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """What a plan is made from. `rounds` is how many genesis sets, 0 for no end or when no node was asked."""
+    """The facts that a plan is made from. `rounds` is how many genesis sets, 0 for no end or when no node was asked."""
 
     alpha_s: float
     beta_s: float
@@ -174,7 +174,7 @@ def _check_given(
     frequency_hz: float | None,
     times: Mapping[str, float | None],
 ) -> None:
-    """Raises typer.BadParameter where a time is given twice, or half of what it follows from."""
+    """Raises typer.BadParameter where a time is given twice, or only half of what it is computed from."""
     named = {}
     for time, parts in zip(times, (training, mining), strict=True):
         given = [name for name, value in parts.items() if value is not None]
@@ -198,7 +198,7 @@ def _follow_from_cycles(
     alpha_s: float | None,
     beta_s: float | None,
 ) -> tuple[float | None, float | None]:
-    """Alpha and beta, each as it was where nothing was said that it follows from. Raises NodeError."""
+    """Computes alpha and beta from cycles; each stays as it was where its inputs are missing. Raises NodeError."""
     from ml.budget import compute_alpha, compute_beta
     from ml.errors import BudgetError
 
@@ -216,13 +216,13 @@ def _follow_from_cycles(
 def _measure(
     alpha_s: float | None, beta_s: float | None, socket: str | None, config: Path | None, data_dir: Path | None
 ) -> _Facts:
-    """What is not given, as the node would reckon with it now. Raises NodeError when it has not measured it."""
+    """Reads the times that are not given, as the node measured them. Raises NodeError when it has not measured them."""
     from node.training.local_work import LocalWork
 
     local_work = LocalWork()
     with open_ledger(socket, config, data_dir) as ledger:
         entries = list(ledger.list_rounds(None, MEASURED_ROUNDS, reverse=False).rounds)
-        of_run = [entry for entry in entries if entry.run == entries[0].run]  # of another one a step costs other work
+        of_run = [entry for entry in entries if entry.run == entries[0].run]  # a step of another run costs other work
         for entry in reversed(of_run):
             local_work.add(entry.train.get("alpha_s"), entry.beta_s if entry.HasField("beta_s") else None)
         unit = get_work_unit(of_run[0]) if of_run else "iteration"
@@ -237,7 +237,7 @@ def _measure(
 
 
 def _compute_plans(facts: _Facts, budget_s: float, rounds: int | None) -> dict[int, Plan]:
-    """By the number of rounds: the one that is asked for, or a choice. Raises NodeError when nothing fits."""
+    """Computes plans by their number of rounds: the one asked for, or a choice. Raises NodeError when nothing fits."""
     from ml.budget import compute_max_rounds, compute_plan
     from ml.errors import BudgetError
 
@@ -252,7 +252,8 @@ def _compute_plans(facts: _Facts, budget_s: float, rounds: int | None) -> dict[i
 
 
 def _choose_rounds(most: int, usual: int) -> list[int]:
-    """Numbers of rounds for a table: all there can be while they are few, else some, further and further apart."""
+    """Chooses numbers of rounds for a table: all that are possible while they are few, else some, at growing
+    distances."""
     most = max(most, 1)
     if most <= MAX_ROWS:
         return list(range(1, most + 1))
@@ -261,7 +262,7 @@ def _choose_rounds(most: int, usual: int) -> list[int]:
 
 
 def _print_plans(facts: _Facts, budget_s: float, plans: Mapping[int, Plan], theory: Theory | None) -> None:
-    """As JSON."""
+    """Prints the plans as JSON."""
     print_json(
         {
             "budget_s": budget_s,

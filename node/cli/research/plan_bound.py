@@ -17,7 +17,7 @@ from node.cli.output import print_table
 from node.errors import NodeError
 
 EPOCHS = "--bound: expected local iterations, got epochs"
-MAX_SEARCHED = 1000  # numbers of rounds, for the best
+MAX_SEARCHED = 1000  # numbers of rounds that are tried to find the best
 
 if TYPE_CHECKING:
     from ml.bounds.dfpl import Budget
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A mean squared gradient to come below (chi), from a loss that is `gap` above its least (Delta)."""
+    """The goal for the mean squared gradient: `target` (chi), from a loss that is `gap` above its least (Delta)."""
 
     target: float
     gap: float
@@ -34,7 +34,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What was measured on so many samples, beside the learning rate and the lambda of the run."""
+    """The measurements on so many samples, with the learning rate and the lambda of the run."""
 
     measured: Measured
     num_train: int
@@ -48,11 +48,11 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What theory says of one number of rounds: what lambda and eta have to be below for the loss to fall, and what it
-    changes by at most. With a goal, what the mean square is at most (None where eta is too high for any bound), and
-    whether that is low enough."""
+    """The bound for one number of rounds: the limits of lambda and eta for the loss to fall, and its largest change.
+    With a goal, also the bound on the mean square (None where eta is too high for any bound), and whether that is low
+    enough."""
 
-    iterations: int  # of a round
+    iterations: int  # in a round
     lambda_below: float
     lr_below_first: float
     lr_below: float
@@ -70,7 +70,7 @@ class Limits:
 @dataclass(frozen=True, slots=True)
 class Theory:
     """A bound within a budget: by number of rounds, and which of them lowers the loss most, None where none is certain
-    to. With a goal, what the number of rounds has to be below, or None, and why."""
+    to. With a goal, also the limit of the number of rounds, or None, and why."""
 
     bound: Bound
     by_rounds: Mapping[int, Limits]
@@ -86,7 +86,7 @@ class Theory:
 
 
 def measure_bound(config_file: Path) -> Bound:
-    """By the client that the node's worker would build. Raises ConfigError or NodeError."""
+    """Measures with the client that the node's worker would build. Raises ConfigError or NodeError."""
     from ml.clients.loss_constants import measure_constants
     from ml.errors import MlError
     from ml.specs.methods.dfpl import DfplHyperparameters
@@ -118,7 +118,7 @@ def measure_bound(config_file: Path) -> Bound:
 
 
 def apply_bound(bound: Bound, times_s: tuple[float, float, float], rounds: Iterable[int], goal: Goal | None) -> Theory:
-    """The bound where `times_s` are t_sum, alpha and beta. Raises NodeError."""
+    """Applies the bound where `times_s` are t_sum, alpha and beta. Raises NodeError."""
     from ml.bounds.dfpl import Budget, compute_max_rounds_to, compute_totals, find_best_rounds, list_rounds
     from ml.errors import BoundError, MlError
 
@@ -169,7 +169,7 @@ def _limit(bound: Bound, budget: Budget, rounds: int, total: float, goal: Goal |
 
 
 def show_bound(theory: Theory) -> None:
-    """Two tables with a line for each number of rounds."""
+    """Prints two tables with a line for each number of rounds."""
     bound, goal = theory.bound, theory.goal
     constants, squares = bound.measured.constants, bound.measured.squares
     print(

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from node.experiments.simulation import Outcome, SimulationSpec
 
 NAMES = {"classification": "accuracy", "multilabel": "samples with all labels right", "regression": "R2"}
-COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # without a value: left out; 80 characters wide
+COLUMNS: Mapping[str, Callable[[RoundResult], str | None]] = {  # one without a value is left out; 80 characters wide
     "round": lambda row: str(row.round),
     "before": lambda row: None if row.peers is None else f"{row.taa_local:.4f}",
     "matched": lambda row: f"{row.taa:.4f}",
@@ -151,7 +151,7 @@ def run(
 
 
 def _simulate(spec: SimulationSpec, *, has_bar: bool) -> tuple[SimulationResult, Sequence[str]]:
-    """With a bar of its rounds on a terminal, if it is to have one."""
+    """Runs the simulation, with a bar of its rounds on a terminal if asked for."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -208,7 +208,7 @@ def _print_result(result: SimulationResult) -> None:
 
 
 def _print_evaluation(result: SimulationResult, classes: Sequence[str]) -> None:
-    """A row for each client, of what it tells of the best round's model at the end of the run."""
+    """Prints a row for each client, with its measures of the best round's model at the end of the run."""
     from node.admin.simulated_evaluation import show_evaluation
 
     if (shown := show_evaluation(result, classes)) is None:
@@ -231,7 +231,7 @@ def _print_evaluation(result: SimulationResult, classes: Sequence[str]) -> None:
 
 
 def _describe_attack(result: SimulationResult) -> Iterator[str]:
-    """Who lied and what came of it, in sentences."""
+    """Yields sentences about who lied and the effect."""
     if result.config.attack is None:
         return
     told = f"{len(result.liars)} of {result.config.clients} lied ({result.config.attack['name']})"

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from node.testnet.layout import Testnet, TestnetSpec
 
 
-FIRST_HTTP_PORT = 8080  # of a demo that stays, unless another is asked for
+FIRST_HTTP_PORT = 8080  # of a demo that stays, unless another is named
 
 
 def register(app: typer.Typer) -> None:
@@ -111,7 +111,7 @@ def run(
 
 
 def _run_to_the_end(spec: TestnetSpec, keep: Path | None, *, stay: bool, as_json: bool) -> DemoResult:
-    """The result, which is shown as soon as it is there; with `stay` the nodes run on until told to end."""
+    """Runs the demo and shows the result as soon as it is there; with `stay` the nodes run on until a signal."""
     from node.testnet.layout import make_testnet
     from node.testnet.running import announced
 
@@ -134,7 +134,7 @@ def _run_to_the_end(spec: TestnetSpec, keep: Path | None, *, stay: bool, as_json
 
 
 def _validate_free(first: int, count: int) -> None:
-    """Raises ConfigError where a port for HTTP is taken."""
+    """Raises ConfigError where a port for HTTP is in use."""
     from node.p2p.transport.base import AddressInUse
     from node.p2p.transport.rpc import validate_free
 
@@ -148,7 +148,7 @@ def _validate_free(first: int, count: int) -> None:
 
 
 def _find_free(count: int) -> int | None:
-    """The first of so many free ports in a row for HTTP; None where there are none."""
+    """Returns the first of so many free ports in a row for HTTP; None where there are none."""
     for first in range(FIRST_HTTP_PORT, FIRST_HTTP_PORT + 100 * count, count):
         try:
             _validate_free(first, count)
@@ -159,7 +159,7 @@ def _find_free(count: int) -> int | None:
 
 
 def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> None:
-    """How to look at the nodes from another terminal."""
+    """Prints how to look at the nodes from another terminal."""
     from shlex import quote
 
     from node.testnet.demo import write_samples
@@ -181,7 +181,7 @@ def _explain_stay(testnet: Testnet, keep: Path | None, *, to_stderr: bool) -> No
 
 
 def _list_pages(testnet: Testnet) -> list[str]:
-    """Where each node shows itself to a browser; nothing where none does."""
+    """Lists the addresses of the nodes' pages; empty where no node has one."""
     from node.testnet.running import read_demo
 
     pages = [node for node in read_demo(testnet.directory).nodes if node.http is not None]
@@ -190,7 +190,7 @@ def _list_pages(testnet: Testnet) -> list[str]:
 
 @contextmanager
 def _until_interrupted_after(results: list[DemoResult]) -> Iterator[None]:
-    """Ctrl-C is how a demo that stays is ended, once there is a result; before, it breaks the demo off."""
+    """Ends a demo that stays on Ctrl-C without an error, once there is a result; before that, Ctrl-C interrupts it."""
     try:
         yield
     except KeyboardInterrupt:
@@ -211,7 +211,7 @@ def _get_directory(keep: Path | None) -> Iterator[Path]:
 
 @contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the demo as Ctrl-C does: the nodes are stopped first."""
+    """Lets SIGTERM end the demo as Ctrl-C does: the nodes are stopped first."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         yield
@@ -266,7 +266,7 @@ def _watch(
 
 
 class _Lines:
-    """A line when all nodes are up, and one for each round."""
+    """Prints a line when all nodes are up, and one for each round."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out

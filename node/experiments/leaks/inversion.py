@@ -1,17 +1,17 @@
 """`fednode experiment attack inversion`: what an attacker recovers of a site's samples from its prototypes.
 
 The attacker is the other member. It has the prototypes that the site sent last, with their classes, and samples of its
-own, and an embedding: with DFPL its own model's, as the site's never leaves it, or the site's, as if that had got out;
-with MP-FedCL that of the model that the site sends beside them. For each prototype it gives an image:
+own, and an embedding: with DFPL its own model's, as the site's never leaves it, or the site's, as if that had leaked;
+with MP-FedCL that of the model that the site sends with them. For each prototype it makes an image:
 
     mean of the class     of its own samples: what is known without any prototype
     decoder               a small network, trained to undo the embedding on its own samples, applied to the prototype
     matched               an image that gradient descent draws from the decoder's to where its embedding is nearest to
                           the prototype, held back a little to where it began
 
-A prototype of several samples is none of theirs, so an image is measured against the nearest of those that the site has
-of that class: its PSNR, and whether that one is nearer than all held-out samples of the class. Of guesses as many are
-as there are samples of the site's among all. Each attack is a first attempt of seconds.
+A prototype of several samples equals none of them, so an image is compared with the nearest of the site's samples of
+that class: its PSNR, and whether that sample is nearer than all held-out samples of the class. By chance this is so as
+often as the site's samples are among all. Each attack is a first attempt of seconds.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from node.host.machine import get_machine
 METHODS = ("dfpl", "mpfedcl")
 MEAN, DECODER, MATCHED = "mean of the class", "decoder", "matched"
 WIDTH, DECODER_STEPS, DECODER_LR = 128, 500, 0.003
-NOISE = 0.1  # on what the decoder is trained on, in deviations: prototypes lie beside embeddings
-STILL = 0.2  # of the mean deviation: units that stand still on the attacker's samples may not on the site's
+NOISE = 0.1  # of what the decoder is trained on, in standard deviations: prototypes lie beside embeddings
+STILL = 0.2  # of the mean deviation: units that are constant on the attacker's samples may vary on the site's
 MATCH_STEPS, MATCH_LR = 300, 0.05
-PRIOR = 0.01  # of the distance from where the descent began
+PRIOR = 0.01  # weight of the distance from where the descent began
 SHOWN = 6  # classes in a picture
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inversion:
-    """The measurements, for JSON, and of the first repetition a panel for each embedding."""
+    """The measurements, for JSON, and for each embedding a panel of the first repetition."""
 
     figures: dict[str, Any]
     panels: tuple[Panel, ...]
@@ -58,9 +58,9 @@ class Inversion:
 def run_inversion_bench(
     config: SimulationConfig, *, sizes: Sequence[int], repeats: int, report: Callable[[str], None]
 ) -> Inversion:
-    """PSNR and share of images told by what is attacked, attack and number of samples in each class; repetition r has
-    the seed `config.seed` + r for everything. Of `config.method` the name is passed over. Raises ConfigError, and as
-    `simulate`."""
+    """Measures PSNR and the share of images identified, by what is attacked, attack and number of samples in each
+    class; repetition r uses the seed `config.seed` + r for everything. The name in `config.method` is ignored. Raises
+    ConfigError, and as `simulate`."""
     found: dict[str, dict[str, list[dict[str, float]]]] = {}
     chance: dict[str, float] = {}
     rows: dict[str, dict[str, Images]] = {}
@@ -90,7 +90,7 @@ def run_inversion_bench(
 
 
 def invert(played: Played, model: Model, seed: int) -> dict[str, Tensor]:
-    """An image [K, C, H, W] for each of the site's prototypes, by attack."""
+    """Returns an image [K, C, H, W] for each of the site's prototypes, by attack."""
     classes, prototypes = read_prototypes(played)
     own = played.attacker.state.data.train
     means = torch.stack([own.x[own.y == c].mean(0) for c in classes.tolist()])
@@ -102,7 +102,7 @@ def invert(played: Played, model: Model, seed: int) -> dict[str, Tensor]:
 
 
 def decode(z: Tensor, x: Tensor, prototypes: Tensor, seed: int) -> Tensor:
-    """Images of `prototypes` by a network that was trained to make `x` of their embeddings `z`."""
+    """Returns images of `prototypes` from a network that was trained to reproduce `x` from their embeddings `z`."""
     mean, std = z.mean(0), z.std(0)
     std = std.clamp(min=STILL * std.mean().item())
     known, target = (z - mean) / std, x.flatten(1)
@@ -119,7 +119,8 @@ def decode(z: Tensor, x: Tensor, prototypes: Tensor, seed: int) -> Tensor:
 
 
 def match(embed: Callable[[Tensor], Tensor], prototypes: Tensor, begin: Tensor, *, scale: float) -> Tensor:
-    """Images whose embeddings are near `prototypes`, by descent from `begin`; `scale` is the embedding's variance."""
+    """Returns images whose embeddings are near `prototypes`, by descent from `begin`; `scale` is the embedding's
+    variance."""
     x = begin.clone().requires_grad_()
     optimizer = AdamW([x], MATCH_LR, weight_decay=0.0)
     for _ in range(MATCH_STEPS):
@@ -130,8 +131,8 @@ def match(embed: Callable[[Tensor], Tensor], prototypes: Tensor, begin: Tensor, 
 
 
 def score(played: Played, recovered: Tensor) -> dict[str, float]:
-    """Of the images: their mean PSNR in dB to the nearest of the site's samples of their class, and how many of them
-    are `told`: nearer to one of those than to all held out."""
+    """Scores the images: their mean PSNR in dB to the nearest of the site's samples of their class, and the share that
+    is `told`, or identified: nearer to one of those than to all held out."""
     classes, _ = read_prototypes(played)
     own, others = played.site.state.data.train, played.held_out
     low, high = _get_range(played)
@@ -144,14 +145,14 @@ def score(played: Played, recovered: Tensor) -> dict[str, float]:
 
 
 def compare(image: Tensor, own: Tensor, others: Tensor) -> tuple[Tensor, bool]:
-    """The nearest of the site's `own` samples to an image, by squared error, and whether none of `others` is as
-    near."""
+    """Finds the nearest of the site's `own` samples to an image, by squared error, and whether it is nearer than all of
+    `others`."""
     to_own, to_others = ((x - image).square().flatten(1).sum(1) for x in (own, others))
     return own[to_own.argmin()], bool(to_own.min() < to_others.min())
 
 
 def compute_chance(played: Played) -> float:
-    """The share of guesses that would be told."""
+    """Computes the share of guesses that would identify a sample by chance."""
     own, others = len(played.site.state.data.train), len(played.held_out)
     return own / (own + others)
 
@@ -163,13 +164,13 @@ def _check(played: Played) -> None:
 
 
 def _get_range(played: Played) -> tuple[float, float]:
-    """What is seen lies within, as the attacker knows of its own samples."""
+    """Returns the range of pixel values, as the attacker knows it from its own samples."""
     x = played.attacker.state.data.train.x
     return x.min().item(), x.max().item()
 
 
 def _draw(played: Played, recovered: Tensor, size: int) -> Mapping[str, Images]:
-    """Two rows: of the first prototype of each class the image, and over it the site's sample that is nearest."""
+    """Returns two rows: for the first prototype of each class, the image, and above it the site's nearest sample."""
     classes, _ = read_prototypes(played)
     own: Samples = played.site.state.data.train
     low, high = _get_range(played)

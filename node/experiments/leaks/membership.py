@@ -10,7 +10,8 @@ score is to be higher for samples that the site has:
                           Yeom, Giacomelli, Fredrikson, Jha, *Privacy Risk in Machine Learning*, 2018
 
 The area under the ROC curve over all samples of the site and all held out, one threshold for all classes, is 0.5 where
-nothing is told and 1 where every member of the set is. Shadow models and earlier rounds would tell more.
+nothing is learned and 1 where every member of the set is recognised. Shadow models and earlier rounds would reveal
+more.
 """
 
 from __future__ import annotations
@@ -33,14 +34,14 @@ from node.host.machine import get_machine
 
 METHODS = ("dfpl", "mpfedcl", "fedavg", "uapdfl")
 
-Score = Callable[[Samples], Tensor]  # [N], to be high of what the site has
+Score = Callable[[Samples], Tensor]  # [N], higher for samples that the site has
 
 
 def run_membership_bench(
     config: SimulationConfig, *, sizes: Sequence[int], repeats: int, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """The AUC by what is attacked and number of samples in each class; repetition r has the seed `config.seed` + r for
-    everything. Of `config.method` the name is passed over. Raises ConfigError, and as `simulate`."""
+    """Measures the AUC by what is attacked and number of samples in each class; repetition r uses the seed
+    `config.seed` + r for everything. The name in `config.method` is ignored. Raises ConfigError, and as `simulate`."""
     found: dict[str, dict[str, list[float]]] = {}
     with use_threads(config.threads):
         for size, _, played in list_played(config, METHODS, sizes, repeats, report):
@@ -57,7 +58,7 @@ def run_membership_bench(
 
 
 def list_attacks(played: Played) -> dict[str, Score]:
-    """The attacks on what this site has sent, by name."""
+    """Lists the attacks on what this site has sent, by name."""
     method, found = played.site.spec.name, dict[str, Score]()
     if "prototypes" in played.last.payloads:
         for whose, model in list_embeddings(played).items():
@@ -68,7 +69,8 @@ def list_attacks(played: Played) -> dict[str, Score]:
 
 
 def compute_auc(members: Tensor, others: Tensor) -> float:
-    """The chance that a sample of the site's scores higher than one that is not; half of it where they are equal."""
+    """Computes the chance that a sample of the site's scores higher than one that it does not have; a tie counts
+    half."""
     scores = torch.cat([members, others]).double().cpu().numpy()
     is_member = np.arange(len(scores)) < len(members)
     area, _ = compute_areas(is_member, scores)
@@ -77,7 +79,8 @@ def compute_auc(members: Tensor, others: Tensor) -> float:
 
 
 def score_by_distance(z: Tensor, y: Tensor, classes: Tensor, prototypes: Tensor) -> Tensor:
-    """Minus the distance to the nearest prototype of a sample's class [N]; minus infinity where there is none."""
+    """Returns minus the distance to the nearest prototype of each sample's class [N]; minus infinity where there is
+    none."""
     distances = torch.cdist(z.double(), prototypes.double(), compute_mode="donot_use_mm_for_euclid_dist")
     return -distances.masked_fill(y[:, None] != classes, torch.inf).amin(1)
 

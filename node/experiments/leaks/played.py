@@ -1,9 +1,9 @@
 """A federation of two, played to its end: a site whose samples of each class are counted, and an attacker who reads all
 that members read.
 
-The samples of a data set are dealt anew for that: as many of each class as was asked to the site, `OWN` of each to the
-attacker, and up to `OWN` of each to nobody, who are held out. Site and attacker run the method as nodes do, and all
-that the site sends is kept.
+The samples of a data set are dealt again for that: to the site as many of each class as the caller asks for, to the
+attacker `OWN` of each, and up to `OWN` of each are held out. Site and attacker run the method as nodes do, and all that
+the site sends is kept.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ from ml.simulation.rounds import Rounds
 from ml.simulation.run import SimulationConfig, begin_simulation
 from node.errors import ConfigError
 
-OWN = 35  # samples of each class that the attacker has, and that are held out at most
+OWN = 35  # samples of each class that the attacker has, and at most as many are held out
 MIN_HELD_OUT = 10  # of each class
 IDS = tuple(i.to_bytes(32, "big") for i in range(2))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sending:
-    """One round of the site: the model that the attacker had before it, which where members have one in common is the
-    site's, too, and the site's payloads."""
+    """One round of the site: the attacker's model before it, which in methods with a common model is the site's too,
+    and the site's payloads."""
 
     parent: Arrays
     payloads: Mapping[str, Arrays]
 
     @property
     def model(self) -> Arrays:
-        """The model that was sent, whole or in two parts; empty where none was."""
+        """The model that was sent, whole or in two parts; empty where none was sent."""
         return {name: array for kind in ("model", "g", "h") for name, array in self.payloads.get(kind, {}).items()}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """Both clients as the last round left them, what the site has sent in each, and the samples that neither has."""
+    """Both clients after the last round, what the site has sent in each round, and the samples that neither has."""
 
     site: Client
     attacker: Client
@@ -61,17 +61,17 @@ class Played:
         return self.sent[-1]
 
     def get_model(self) -> Model:
-        """The model that the site sent last."""
+        """Returns the model that the site sent last."""
         return freeze(self.site.state.model, self.last.model).eval()
 
     def represent(self, model: Model, x: Tensor) -> Tensor:
-        """What the method's prototypes are compared with [N, D], by this model."""
+        """Returns the vectors [N, D] of samples that the method compares with prototypes, by this model."""
         return self.site.method.represent(State(model.eval(), self.site.state.data), x)
 
 
 def play(config: SimulationConfig, counts: NDArray[np.int64] | int) -> Played:
-    """All rounds of `config` between a site with so many samples of each class and the attacker. Raises ConfigError for
-    data that have too few, and as `simulate`."""
+    """Plays all rounds of `config` between a site with so many samples of each class and the attacker. Raises
+    ConfigError for data that have too few, and as `simulate`."""
     clients, initial, _ = begin_simulation(config)
     first, second = (client.state.data for client in clients)
     parts = (first.train, second.train, first.everyone)
@@ -104,7 +104,8 @@ def play(config: SimulationConfig, counts: NDArray[np.int64] | int) -> Played:
 def deal(
     y: NDArray[np.int64], counts: NDArray[np.int64], rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of the site, of the attacker, and of nobody. Raises ConfigError where a class has too few samples."""
+    """Returns the rows of the site, of the attacker, and those held out. Raises ConfigError where a class has too few
+    samples."""
     site, attacker, nobody = [], [], []
     for c, count in enumerate(counts.tolist()):
         rows = rng.permutation(np.flatnonzero(y == c))
@@ -122,8 +123,8 @@ def deal(
 def list_played(
     config: SimulationConfig, methods: Sequence[str], sizes: Sequence[int], repeats: int, report: Callable[[str], None]
 ) -> Iterator[tuple[int, int, Played]]:
-    """All of `methods` with each number of samples in each class, `repeats` times: that number, the seed, from that of
-    `config` on, and what was played. Raises as `play`."""
+    """Plays each of `methods` with each number of samples in each class, `repeats` times. Yields that number, the seed,
+    which counts from that of `config`, and what was played. Raises as `play`."""
     for size in sizes:
         for method in methods:
             report(f"{method}, {size} of each class")
@@ -132,22 +133,22 @@ def list_played(
 
 
 def list_embeddings(played: Played) -> dict[str, Model]:
-    """The models that an attacker may embed by, with the words for whose they are, to follow a name: none where the
-    site has sent its own."""
+    """Returns the models that an attacker may embed with, by words that say whose they are and follow a name; the words
+    are empty where the site has sent its own model."""
     if played.last.model:
         return {"": played.get_model()}
     return {", own model": played.attacker.state.model, ", the site's model": played.site.state.model}
 
 
 def read_prototypes(played: Played) -> tuple[Tensor, Tensor]:
-    """The classes and vectors that the site sent last."""
+    """Returns the classes and vectors of the prototypes that the site sent last."""
     sent, device = played.last.payloads["prototypes"], played.site.device
     classes, prototypes = (torch.from_numpy(sent[name].copy()).to(device) for name in ("classes", "prototypes"))
     return classes, prototypes
 
 
 def describe_job(config: SimulationConfig, *, sizes: Sequence[int], repeats: int) -> dict[str, Any]:
-    """What was run, for JSON."""
+    """Describes what was run, for JSON."""
     return {
         "data": dict(config.data),
         "model": dict(config.model),

@@ -1,7 +1,7 @@
 """`fednode experiment attack property`: which classes a site has and of which it has more, told from what it sent.
 
 The site has none of half of the classes, and of the others from 2 samples to many, dealt by the seed. The attacker is
-the other member, and gives each class a score that is to be the higher the more samples the site has of it:
+the other member, and scores each class; the more samples the site has of it, the higher the score is to be:
 
     prototypes            those of absent classes are not there; of the others, minus the squared distance from the
                           site's last prototypes of the class to the mean embedding of the attacker's samples, as a mean
@@ -14,8 +14,8 @@ the other member, and gives each class a score that is to be the higher the more
     unit representations  the logarithm of the probability that the site's model gives the class, on the input that is
                           the same for all, summed over all rounds
 
-A class is taken to be there where its score is above the mean of all. Absent ones have minus infinity where the method
-says so itself.
+A class is taken to be present where its score is above the mean of all. Absent classes have minus infinity where the
+payload itself shows that they are absent.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ Counts = NDArray[np.int64]
 def run_property_bench(
     config: SimulationConfig, *, most: int, repeats: int, report: Callable[[str], None]
 ) -> dict[str, Any]:
-    """How well present classes are told and their counts ranked, by attack; the site has `most` samples of one class.
-    Repetition r has the seed `config.seed` + r for everything. Of `config.method` the name is passed over. Raises
-    ConfigError, and as `simulate`."""
+    """Measures how well present classes are recognised and their counts ranked, by attack; the site has `most` samples
+    of one class. Repetition r uses the seed `config.seed` + r for everything. The name in `config.method` is ignored.
+    Raises ConfigError, and as `simulate`."""
     num_classes = len(get_classes(config.data))
     if num_classes < 4:
         raise ConfigError(f"--data: expected at least 4 classes, of which half are absent (got {num_classes})")
@@ -75,14 +75,15 @@ def run_property_bench(
 
 
 def make_counts(num_classes: int, most: int) -> Counts:
-    """None of half of the classes, and of the others from `FEWEST` to `most`, each by the same factor more."""
+    """Makes counts: 0 for half of the classes, and for the others from `FEWEST` to `most`, each larger by the same
+    factor."""
     absent = num_classes // 2
     there = np.geomspace(FEWEST, most, num_classes - absent).round().astype(np.int64)
     return np.concatenate([np.zeros(absent, np.int64), there])
 
 
 def list_attacks(played: Played) -> dict[str, Scores]:
-    """The score of each class, by what is attacked."""
+    """Lists the scores of each class, by what is attacked."""
     method, found = played.site.spec.name, dict[str, Scores]()
     if "prototypes" in played.last.payloads:
         for whose, model in list_embeddings(played).items():
@@ -102,7 +103,7 @@ def list_attacks(played: Played) -> dict[str, Scores]:
 
 
 def score_prototypes(played: Played, model: Model) -> Scores:
-    """Embedded by `model`."""
+    """Scores each class by the site's prototypes, embedded by `model`."""
     own = played.attacker.state.data.train
     classes, prototypes = read_prototypes(played)
     scores = np.full(_count_classes(played), -np.inf)
@@ -115,8 +116,8 @@ def score_prototypes(played: Played, model: Model) -> Scores:
 
 
 def score_change(parent: Arrays, sent: Arrays, num_classes: int) -> Scores:
-    """The sum over the change of each class's row of the last layer that has one for each, and of its bias. Raises
-    ConfigError where there is none."""
+    """Sums the change of each class's row of the last layer that has one for each, and of its bias. Raises ConfigError
+    where there is none."""
     rows = [name for name, array in sent.items() if array.ndim == 2 and len(array) == num_classes]
     if not rows:
         raise ConfigError("--model: expected a classifier with a row of weights for each class (got none)")
@@ -129,14 +130,14 @@ def score_change(parent: Arrays, sent: Arrays, num_classes: int) -> Scores:
 
 
 def score_units(units: Sequence[Array]) -> Scores:
-    """The sum of logarithms over rounds."""
+    """Sums the logarithms of a class's probabilities over rounds."""
     scores: Scores = np.log(np.maximum(np.stack(units).astype(np.float64), LEAST)).sum(axis=0)
     return scores
 
 
 def judge(scores: Scores, counts: Counts) -> dict[str, float]:
-    """The share of classes that are rightly taken to be there or absent, and Spearman's rank correlation of scores and
-    counts: over all classes, and over those that are there."""
+    """Returns the share of classes that are rightly taken to be present or absent, and Spearman's rank correlation of
+    scores and counts: over all classes, and over those that are present."""
     there = counts > 0
     return {
         "present": float(((scores > scores.mean()) == there).mean()),
@@ -146,7 +147,7 @@ def judge(scores: Scores, counts: Counts) -> dict[str, float]:
 
 
 def compute_rank_correlation(scores: Scores, counts: Counts) -> float:
-    """Spearman's, equal values at the mean of their ranks; 0 where all are equal."""
+    """Computes Spearman's rank correlation, equal values at the mean of their ranks; 0 where all are equal."""
     ranks = [_rank(values) for values in (scores, counts)]
     if any(np.ptp(rank) == 0 for rank in ranks):
         return 0.0

@@ -13,13 +13,12 @@ PORT = 7050
 CONFIG_DIR = "/etc/fednode"
 KEY_FILE = "/run/secrets/identity.key"
 DATA_DIR = "/data/chain"
-SOCKET_DIR = "/data/run"  # beside which `fednode status` looks, in a container whose working directory is /data
+SOCKET_DIR = "/data/run"  # where `fednode status` looks, in a container whose working directory is /data
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The way nodes are named and dialled; `{i}` stands for a node's number. Without `host` that is the caller's to
-    say."""
+    """The way nodes are named and dialled; `{i}` stands for a node's number. Without `host` the caller chooses it."""
 
     node: str
     host: str | None = None
@@ -32,7 +31,7 @@ class Target:
         return tuple(self.node.format(i=i) for i in range(num_nodes))
 
     def dial_nodes(self, num_nodes: int) -> list[str]:
-        """Their addresses, of containers."""
+        """Returns the addresses of the nodes in containers."""
         return [f"{(self.host or '').format(i=i)}:{PORT}" for i in range(num_nodes)]
 
 

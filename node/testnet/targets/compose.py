@@ -56,12 +56,13 @@ _NODE = f"""\
 
 
 def render_compose(nodes: Sequence[str], data: Path | None = None) -> str:
-    """The Compose file of `nodes`. Each of them sees `data` where it is on this machine, unless it is None."""
+    """Returns the Compose file of `nodes`. Each of them mounts `data` at its path on this machine, unless it is
+    None."""
     services = yaml.safe_load((_ASSETS / COMPOSE_FILE).read_text(encoding="utf-8"))["services"]
     node, prometheus, grafana = (services[name] for name in ("node0", "prometheus", "grafana"))
-    for key in ("depends_on", "volumes"):  # what the service `setup` makes
+    for key in ("depends_on", "volumes"):  # what the service `setup` makes is written here already
         del node[key]
-    del node["environment"]["FEDNODE__NODE__IDENTITY_KEY_FILE"]  # here the configuration names it
+    del node["environment"]["FEDNODE__NODE__IDENTITY_KEY_FILE"]  # the configuration names it instead
     del prometheus["depends_on"]
     prometheus["secrets"] = [_TOKEN]
     prometheus["volumes"] = [volume for volume in prometheus["volumes"] if not volume.startswith("metrics:")]
@@ -82,8 +83,8 @@ def render_compose(nodes: Sequence[str], data: Path | None = None) -> str:
 
 
 def render_gpu_override(nodes: Sequence[str], gpus: int | None = None) -> str:
-    """The override of the Compose file of `nodes`: each of them sees all of the machine's GPUs, or its own of so many
-    that are dealt out in turn."""
+    """Returns the override of the Compose file of `nodes` for GPUs: each of them sees all of the machine's GPUs, or,
+    with `gpus`, one of so many that are assigned in turn."""
     head, services, _ = (_ASSETS / "deploy" / GPU_FILE).read_text(encoding="utf-8").partition("services:\n")
     if gpus is None:
         return head + services + "".join(f"  {name}: *gpu\n" for name in nodes)
@@ -93,8 +94,8 @@ def render_gpu_override(nodes: Sequence[str], gpus: int | None = None) -> str:
 
 
 def write_compose(directory: Path, nodes: Sequence[str], data: Path | None = None, gpus: int | None = None) -> None:
-    """Adds to a test network's directory what Compose needs, and makes its keys the container's user's. With `gpus` the
-    nodes have these wherever Compose is called in that directory."""
+    """Adds to a test network's directory what Compose needs, and makes the container's user the owner of its keys. With
+    `gpus` Compose gives the nodes these GPUs whenever it runs in that directory."""
     write_token(directory / TOKEN_FILE)
     (directory / COMPOSE_FILE).write_text(render_compose(nodes, data), encoding="utf-8")
     (directory / GPU_FILE).write_text(render_gpu_override(nodes, gpus), encoding="utf-8")
@@ -107,17 +108,17 @@ def write_compose(directory: Path, nodes: Sequence[str], data: Path | None = Non
 
 
 def needs_owner() -> bool:
-    """Whether the files that only the container's user may read are still to be given to it, which takes root."""
+    """Says whether the secret files still have to change owner to the container's user, which takes root."""
     return os.geteuid() not in (0, UID)
 
 
 def write_token(path: Path) -> None:
-    """A new one, for its owner and the group of whoever scrapes."""
+    """Writes a new token, readable by its owner and by the group of the process that scrapes."""
     path.touch(mode=0o640)
     path.chmod(0o640)
     path.write_text(f"{secrets.token_urlsafe(32)}\n", encoding="ascii")
 
 
 def _quote(text: str) -> str:
-    """As Compose reads it back: `$` would be taken for a variable."""
+    """Escapes `$`, which Compose would read as a variable."""
     return "'" + text.replace("$", "$$").replace("'", "''") + "'"

@@ -20,7 +20,7 @@ from node.testnet.targets.compose import TOKEN_FILE, write_token
 
 BASE = files("node.testnet.targets") / "kubernetes_base"
 GPU = files("node.testnet.targets") / "kubernetes_gpu"
-MAX_CONFIG_BYTES = 1_000_000  # a ConfigMap holds 1 MiB of all its files; binary ones are a third longer in base64
+MAX_CONFIG_BYTES = 1_000_000  # a ConfigMap holds 1 MiB of all its files; binary ones grow by a third in base64
 _MODEL_FILE = "initial_model.safetensors"
 _HEAD = """\
 # A test network of {n} nodes:  kubectl apply -k .  and  kubectl exec fednode-0 -- fednode status --watch
@@ -29,7 +29,8 @@ _HEAD = """\
 
 
 def write_kustomization(directory: Path, nodes: Sequence[str], *, has_gpus: bool = False) -> None:
-    """Adds to a test network's directory what Kustomize needs. Raises ConfigError if it is too large for that.
+    """Adds to a test network's directory what Kustomize needs. Raises ConfigError where that is too large for a
+    ConfigMap.
 
     With `has_gpus` each pod asks for one, and runs the image that can use it.
     """
@@ -59,7 +60,7 @@ def _copy(manifests: Traversable, directory: Path) -> None:
 
 
 def _make_kustomization(nodes: Sequence[str], configs: Sequence[str]) -> dict[str, Any]:
-    fixed = {"disableNameSuffixHash": True}  # a key never changes, and what does not is easier to find by its name
+    fixed = {"disableNameSuffixHash": True}  # a key never changes, and a fixed name is easier to find
     keys = [{"name": f"{name}-key", "files": [f"identity.key=keys/{name}.key"], "options": fixed} for name in nodes]
     token = {"name": "fednode-metrics-token", "files": [f"token={TOKEN_FILE}"], "options": fixed}
     return {
@@ -74,7 +75,7 @@ def _make_kustomization(nodes: Sequence[str], configs: Sequence[str]) -> dict[st
 
 
 def _mount_keys(nodes: Sequence[str]) -> dict[str, Any]:
-    """The volume of keys, with those of all pods in it."""
+    """Returns the volume of keys, with those of all pods in it."""
     sources = [
         {"secret": {"name": f"{name}-key", "items": [{"key": "identity.key", "path": f"{name}.key"}]}} for name in nodes
     ]

@@ -45,7 +45,7 @@ class Adapters(nn.Module):
 
 
 class Tied(nn.Module):
-    """Looks at its samples twice by the same weight, which has two names."""
+    """A network that applies the same weight, under two names, twice to its samples."""
 
     def __init__(self, inputs: int, width: int, num_classes: int) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Tied(nn.Module):
 def make_adapters(
     input_shape: tuple[int, ...], num_classes: int, width: int = 64, rank: int = 2, whole: bool = False
 ) -> nn.Module:
-    """With `whole`, all of it trains."""
+    """Makes an encoder with adapters; with `whole`, all of it trains."""
     net = Adapters(torch.Size(input_shape).numel(), width, rank, num_classes)
     return net.requires_grad_(True) if whole else net
 
@@ -77,7 +77,7 @@ def make_tied(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def make_other_each_time(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Freezes its head or does not, in turn."""
+    """Makes a network with a layer that is frozen every other time."""
     made.append(len(made))
     net = Tied(torch.Size(input_shape).numel(), 16, num_classes)
     net.begin.requires_grad_(len(made) % 2 == 0)

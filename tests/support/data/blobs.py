@@ -12,13 +12,13 @@ from chain.store.sqlite import SqliteStore
 
 
 def put_rows(store: SqliteStore, blobs: Sequence[bytes]) -> None:
-    """They are durable as rows, in one transaction of their own."""
+    """Stores blobs as rows, in one transaction of their own."""
     with store.rows.transaction("blobs", "blobs"):
         store.write_blobs(blobs)
 
 
 def lose_blob(data_dir: Path, digest: bytes) -> None:
-    """A node that is stopped has it no more."""
+    """Removes a blob from a stopped node."""
     with closing(sqlite3.connect(data_dir / DATABASE)) as connection, connection:
         lost = connection.execute("DELETE FROM blobs WHERE digest = ?", (digest,)).rowcount
     file = data_dir / "blobs" / digest.hex()[:2] / digest.hex()
@@ -27,20 +27,20 @@ def lose_blob(data_dir: Path, digest: bytes) -> None:
 
 
 def is_held(data_dir: Path, digest: bytes) -> bool:
-    """Of a node that is stopped."""
+    """Says whether a stopped node holds a blob."""
     with closing(sqlite3.connect(data_dir / DATABASE)) as connection:
         (count,) = connection.execute("SELECT count(*) FROM blobs WHERE digest = ?", (digest,)).fetchone()
     return bool(count) or (data_dir / "blobs" / digest.hex()[:2] / digest.hex()).exists()
 
 
 def spoil_blob(data_dir: Path, digest: bytes, at: int = -1) -> None:
-    """A byte of it is another, in the directory of a node that is stopped."""
+    """Changes a byte of a blob, in the directory of a stopped node."""
     with closing(sqlite3.connect(data_dir / DATABASE)) as connection, connection:
         _spoil(connection, data_dir / "blobs" / digest.hex()[:2] / digest.hex(), digest, at)
 
 
 def spoil_held_blob(store: SqliteStore, digest: bytes, at: int = -1) -> None:
-    """The same, of a store that is open."""
+    """Changes a byte of a blob in an open store."""
     _spoil(store.rows.connection, store.blob_path(digest), digest, at)
 
 

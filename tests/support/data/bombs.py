@@ -18,14 +18,14 @@ _ZEROS = bytes(MIB)
 
 
 def write_archive(mib: int, shape: tuple[int, ...] | None = None) -> bytes:
-    """An .npz whose array has so many bytes, all of them there."""
+    """Returns an .npz whose array has so many bytes, all of them present."""
     head = io.BytesIO()
     npy.write_array_header_1_0(head, {"descr": "|u1", "fortran_order": False, "shape": shape or (mib, 1024, 1024)})
     return _pack("x.npy", head.getvalue(), mib)
 
 
 def write_long_header(mib: int) -> bytes:
-    """An .npz whose array has a header of so many bytes."""
+    """Returns an .npz whose array has a header of so many bytes."""
     return _pack("x.npy", npy.magic(2, 0) + struct.pack("<I", mib * MIB), mib)
 
 
@@ -42,7 +42,7 @@ def _pack(name: str, begin: bytes, mib: int) -> bytes:
 
 
 def write_picture(width: int, height: int) -> bytes:
-    """A PNG in colour, black all over."""
+    """Returns a PNG in colour, black all over."""
 
     def write(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -16,7 +16,7 @@ DAY = timedelta(days=1)
 
 
 class Authority:
-    """Signs for whom it likes; clients that trust `file` take what it has signed."""
+    """An authority that signs any server's key; clients that trust `file` accept its certificates."""
 
     def __init__(self, folder: Path, name: str = "hospital CA") -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -28,7 +28,7 @@ class Authority:
         self.file.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, days: int = 30, passphrase: bytes | None = None) -> tuple[Path, Path]:
-        """A certificate for 127.0.0.1 and localhost, and its key."""
+        """Issues a certificate for 127.0.0.1 and localhost. Returns its file and the key's."""
         key = ec.generate_private_key(ec.SECP256R1())
         places = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])

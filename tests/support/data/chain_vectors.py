@@ -56,7 +56,8 @@ def load_vectors() -> dict[str, Any]:
 
 
 def make_vector_chain(given: dict[str, Any]) -> tuple[Genesis, list[SigningKey], Block]:
-    """The genesis, its keys in member order, and block 1: three contributions, difficulty 256, the first nonce."""
+    """Makes the genesis, its keys in member order, and block 1: three contributions, difficulty 256, the first nonce
+    with enough work."""
     genesis = Genesis.from_mapping(given["genesis"])
     keys = sorted((SigningKey.from_private_bytes(bytes.fromhex(k)) for k in given["private_keys"]), key=lambda k: k.id)
     payloads = [
@@ -87,7 +88,7 @@ def make_vector_chain(given: dict[str, Any]) -> tuple[Genesis, list[SigningKey],
 
 
 def compute_vectors(given: dict[str, Any]) -> dict[str, str]:
-    """Every vector as hex, by name."""
+    """Computes every vector as hex, by name."""
     genesis, keys, block = make_vector_chain(given)
     contribution = block.contributions[0]
     prevote, precommit = (
@@ -136,8 +137,8 @@ def compute_vectors(given: dict[str, Any]) -> dict[str, str]:
 
 
 def compute_change_vectors(genesis: Genesis, keys: list[SigningKey], block: Block) -> dict[str, bytes]:
-    """A fifth member is added in block 2: the change, its approvals by members 0, 1 and 3, the newcomer's readiness,
-    and what follows from it."""
+    """Computes the vectors of a fifth member that joins in block 2: the change, its approvals by members 0, 1 and 3,
+    the newcomer's readiness, and what follows from it."""
     newcomer = SigningKey.from_private_bytes(bytes(range(32)))
     change = Change(AddMember(newcomer.id, "node4"), by=0, made=1, first=2, expires=101, note="ethics vote 2026-11")
     change_id = change.compute_id(genesis.chain_id)

@@ -18,7 +18,7 @@ from chain.genesis import FIRST_PROTOCOL, Genesis
 from chain.signing import SigningKey, encode_id
 
 ROUND_MS = 1000  # from one block's time to the next one's
-MINING_MS = 100  # of which the last were mining
+MINING_MS = 100  # milliseconds of that which were spent on mining
 
 
 def make_digest(text: str) -> bytes:
@@ -26,13 +26,14 @@ def make_digest(text: str) -> bytes:
 
 
 def make_keys(n: int, label: str = "member") -> list[SigningKey]:
-    """The same n keys in every run, sorted by id: `keys[i]` is member i."""
+    """Makes the same n keys in every run, sorted by id: `keys[i]` is member i."""
     keys = [SigningKey.from_private_bytes(make_digest(f"{label} {i}")) for i in range(n)]
     return sorted(keys, key=lambda key: key.id)
 
 
 def make_genesis_mapping(keys: Sequence[SigningKey], **overrides: Any) -> dict[str, Any]:
-    """The readable form; members are node0, node1, … in key order. An override replaces a whole top-level field."""
+    """Makes a genesis in its readable form; members are node0, node1, … in key order. An override replaces a whole
+    top-level field."""
     return {
         "protocol": FIRST_PROTOCOL,
         "chain_name": "test",
@@ -74,7 +75,8 @@ def make_contribution(
     weight: int = 1,
     payloads: Sequence[PayloadRef] | None = None,
 ) -> Contribution:
-    """Signed by `key`, for height 1 unless told; one payload of kind 1 whose digest follows from key and height."""
+    """Makes a contribution signed by `key`, by default for height 1; one payload of kind 1 whose digest follows from
+    key and height."""
     if payloads is None:
         payloads = (PayloadRef(1, hashlib.sha256(key.id + height.to_bytes(8, "big")).digest(), 1024),)
     prev = genesis.block0.id if prev is None else prev
@@ -97,10 +99,10 @@ def make_candidate(
     start_ms: int | None = None,
     time_ms: int | None = None,
 ) -> Block:
-    """A mined and signed block on `parent` by `keys[miner]`, with a contribution of every key in `authors` (all).
+    """Makes a mined and signed block on `parent` by `keys[miner]`, with a contribution of every key in `authors` (all).
 
-    The aggregate is a digest that depends on the height alone. Without `difficulty` it is the parent's, or genesis'
-    on block 0, which is right everywhere but at a retarget.
+    The aggregate is a digest that depends on the height alone. Without `difficulty` it is the parent's, or genesis' on
+    block 0, which is right everywhere but at a retarget.
     """
     height = parent.height + 1
     if contributions is None:
@@ -127,14 +129,14 @@ def make_candidate(
 
 
 def mine(genesis: Genesis, header: Header, contributions: Sequence[Contribution], key: SigningKey) -> Block:
-    """The block with the first nonce that is work enough, whatever else is wrong with the header."""
+    """Returns the block with the first nonce of enough work, whatever else is wrong with the header."""
     nonce = work.search(compute_seal(genesis.chain_id, header), header.difficulty, 0, 10_000_000)
     assert nonce is not None, f"no nonce for difficulty {header.difficulty}"
     return make_block(genesis.chain_id, header, nonce, Body(tuple(contributions)), key)
 
 
 def make_certificate(genesis: Genesis, block: Block, keys: Sequence[SigningKey], *, view: int = 0) -> Certificate:
-    """Precommits of the first q of `keys` that are members."""
+    """Makes a certificate with precommits of the first q of `keys` that are members."""
     signatures: list[tuple[int, bytes]] = []
     for key in keys:
         index = genesis.state.index_of(key.id)
@@ -147,7 +149,7 @@ def make_certificate(genesis: Genesis, block: Block, keys: Sequence[SigningKey],
 
 
 def make_chain(genesis: Genesis, keys: Sequence[SigningKey], length: int) -> list[tuple[Block, Certificate]]:
-    """Heights 1 .. length, with their certificates, difficulty retargeted by the rule; miners take turns."""
+    """Makes heights 1 .. length, with their certificates, difficulty retargeted by the rule; miners take turns."""
     chain: list[tuple[Block, Certificate]] = []
     blocks = [genesis.block0]
     for height in range(1, length + 1):

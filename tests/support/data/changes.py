@@ -29,12 +29,13 @@ MODEL = make_digest("an aggregate")
 
 
 def propose(kind: Kind, *, by: int = 0, made: int = 0, first: int | None = None, expires: int | None = None) -> Change:
-    """A change that may stand in the hundred blocks after `made`."""
+    """Makes a change that any of the hundred blocks after `made` may hold."""
     return Change(kind, by, made, made + 1 if first is None else first, made + 100 if expires is None else expires)
 
 
 def make_alike(chain_id: Digest, one: Change, other: Change, *, digits: int = 4) -> tuple[Change, Change]:
-    """The two with notes by which their ids begin with the same hex digits, as whoever proposes them can write them."""
+    """Returns the two changes with notes that make their ids begin with the same hex digits, as an attacker could write
+    them."""
     ones: dict[str, Change] = {}
     others: dict[str, Change] = {}
     for number in count():
@@ -48,28 +49,28 @@ def make_alike(chain_id: Digest, one: Change, other: Change, *, digits: int = 4)
 
 
 def execute(state: State, kind: Kind, height: int = 1, *, aggregate: Digest = MODEL) -> State:
-    """The state after a change of this kind in the block at `height`, whoever agrees to it."""
+    """Returns the state after a change of this kind in the block at `height`, whoever agrees to it."""
     return execute_change(state, propose(kind, made=height - 1), Place(height, aggregate))
 
 
 def approve(
     state: State, change: Change, keys: Iterable[SigningKey], answer: Answer = Answer.YES
 ) -> list[tuple[int, Answer, bytes]]:
-    """The answers of those of `keys` that are members'."""
+    """Returns the answers of those of `keys` that are members'."""
     change_id = change.compute_id(state.chain_id)
     found = [(state.index_of(key.id), sign_approval(key, state.chain_id, change_id, answer)) for key in keys]
     return sorted((index, given.answer, given.signature) for index, given in found if index is not None)
 
 
 def stand_ready(chain_id: Digest, change: Change, key: SigningKey, block: Block) -> Readiness:
-    """The word of a new key that it has the chain up to `block`."""
+    """Signs the readiness of a new key whose node has the chain up to `block`."""
     return sign_readiness(key, chain_id, change.compute_id(chain_id), height=block.height, block_id=block.id)
 
 
 def make_approved(
     tip: Tip, change: Change, keys: Iterable[SigningKey], *, ready: Sequence[SigningKey] = ()
 ) -> ApprovedChange:
-    """A change with the answers of `keys` and with the readiness of new ones at the tip."""
+    """Returns a change with the answers of `keys` and with the readiness of new ones at the tip."""
     words = [stand_ready(tip.state.chain_id, change, key, tip.block) for key in ready]
     return ApprovedChange(
         change.data,
@@ -79,14 +80,14 @@ def make_approved(
 
 
 def seal(chain_id: Digest, header: Header, body: Body, key: SigningKey) -> Block:
-    """The block with the first nonce that is work enough, whatever else is wrong with it."""
+    """Returns the block with the first nonce of enough work, whatever else is wrong with it."""
     nonce = work.search(compute_seal(chain_id, header), header.difficulty, 0, 10_000_000)
     assert nonce is not None, f"no nonce for difficulty {header.difficulty}"
     return make_block(chain_id, header, nonce, body, key)
 
 
 def extend_with(tip: Tip, body: Body, miner: SigningKey, **header: Any) -> Block:
-    """A block on `tip` with this body; what its header says of a change follows from it."""
+    """Returns a block on `tip` with this body; the fields of its header that depend on a change follow from it."""
     after, aggregate = tip.state, make_digest(f"aggregate {tip.height + 1}")
     if body.change is None:
         after = tip.compute_state(body)
@@ -113,7 +114,8 @@ def extend_with(tip: Tip, body: Body, miner: SigningKey, **header: Any) -> Block
 
 
 def make_round(tip: Tip, authors: Iterable[SigningKey], measures: Mapping[Id, Measure] = MappingProxyType({})) -> Body:
-    """A contribution of each of `authors` to the block after `tip`, with what some measured of the round before."""
+    """Makes a body with a contribution of each of `authors` to the block after `tip`, and the measures that some made
+    of the round before."""
     contributions = [
         sign_contribution(
             key,
@@ -131,7 +133,7 @@ def make_round(tip: Tip, authors: Iterable[SigningKey], measures: Mapping[Id, Me
 
 
 def certify(state: State, block: Block, keys: Iterable[SigningKey]) -> Certificate:
-    """Precommits of the first q of `keys` that are members of `state`."""
+    """Makes a certificate with precommits of the first q of `keys` that are members of `state`."""
     signatures: list[tuple[int, bytes]] = []
     for key in keys:
         index = state.index_of(key.id)
@@ -164,7 +166,7 @@ class LivingChain:
         return [key for key in self.keys if self.state.is_active(key.id)]
 
     def make_change(self, kind: Kind, **header: Any) -> Block:
-        """The block of a change to which everybody agrees, on the head."""
+        """Makes the block of a change to which everybody agrees, on the head."""
         change = propose(kind, made=self.tip.height)
         new_key: Id | None = kind.get_new_key()
         ready = [key for key in self.keys if key.id == new_key]
@@ -181,7 +183,7 @@ class LivingChain:
             self.add(extend_with(self.tip, make_round(self.tip, active, measures), miner))
 
     def add(self, block: Block) -> Block:
-        """Make this block final."""
+        """Makes this block final."""
         assert compute_next_state(self.state, block, self.tip.header.aggregate).digest == block.header.state_next
         self.blocks.append((block, certify(self.state, block, self.keys)))
         self.tips.append(self.tip.extend(block))

@@ -20,19 +20,19 @@ from ml.payload import Array, Arrays, encode_arrays
 from ml.seeding import numpy_rng
 from ml.specs.statistics import Agreement
 
-NEAR = 1000.0  # no number of near models and near rows is larger
+NEAR = 1000.0  # no number of near models or near rows is larger
 SETTINGS = RuleSettings(
     max_liars=2, weight_cap=4, momentum=0.9, fraction_bits=compute_fraction_bits(7, MAX_WEIGHT, NEAR)
 )
 
 
 def author(index: int) -> bytes:
-    """A member key, in order of `index`."""
+    """Returns a member key; keys are in order of `index`."""
     return bytes([index]) * 32
 
 
 def prototypes(rows: Mapping[int, Sequence[float]], counts: Mapping[int, int] | None = None) -> dict[str, Array]:
-    """A prototypes payload by hand: class id -> prototype."""
+    """Makes a prototypes payload by hand: class id -> prototype."""
     classes = sorted(rows)
     arrays: dict[str, Array] = {
         "classes": np.array(classes, np.int64),
@@ -44,7 +44,7 @@ def prototypes(rows: Mapping[int, Sequence[float]], counts: Mapping[int, int] | 
 
 
 def make_contributions(num_authors: int = 7, num_classes: int = 5, dim: int = 33) -> list[Contributed]:
-    """Payloads that fit every rule: all scales float32 has, subnormals and both zeros among them."""
+    """Makes payloads that fit every rule: all scales float32 has, subnormals and both zeros among them."""
     made = []
     for index in range(num_authors):
         rng = numpy_rng("contributions", index)
@@ -61,7 +61,7 @@ def make_contributions(num_authors: int = 7, num_classes: int = 5, dim: int = 33
 
 
 def make_models(num_authors: int = 5, num_elements: int = 70_000) -> list[Contributed]:
-    """Whole models, longer than one block of the aggregation."""
+    """Makes whole models, longer than one block of the aggregation."""
     made = []
     for index in range(num_authors):
         rng = numpy_rng("models", index)
@@ -75,7 +75,8 @@ def make_models(num_authors: int = 5, num_elements: int = 70_000) -> list[Contri
 
 
 def make_nova_models(num_authors: int = 5, momentum: float = 0.9) -> list[Contributed]:
-    """Such models with the numbers that FedNova sends with them, of unlike steps, and a batch norm's buffers."""
+    """Makes such models with the numbers that FedNova sends with them, different numbers of steps, and a batch norm's
+    buffers."""
     made = []
     for index, given in enumerate(make_models(num_authors)):
         steps, rng = 1 + 7 * index, numpy_rng("statistics", index)
@@ -91,7 +92,8 @@ def make_nova_models(num_authors: int = 5, momentum: float = 0.9) -> list[Contri
 
 
 def make_near_models(num_authors: int = 7) -> tuple[list[Contributed], Arrays]:
-    """Models that have moved a little from the parent's, the last too far to be measured; and the parent's."""
+    """Makes models that have moved a little from the parent's, the last one too far to be measured; returns them and
+    the parent's."""
     parent = make_models(1)[0].arrays
     parent = {name: np.clip(array, -1, 1) for name, array in parent.items()}
     made = []
@@ -105,7 +107,7 @@ def make_near_models(num_authors: int = 7) -> tuple[list[Contributed], Arrays]:
 
 
 def make_near_rows() -> list[Contributed]:
-    """Such prototypes as `make_contributions` makes, none of them far from another, but for the last author's."""
+    """Makes prototypes as `make_contributions` does, none of them far from another, except the last author's."""
     made = []
     for given in make_contributions():
         rng = numpy_rng("near rows", given.author[0])
@@ -115,7 +117,8 @@ def make_near_rows() -> list[Contributed]:
 
 
 def make_statistics(num_authors: int = 7) -> list[Contributed]:
-    """What sites of unlike sizes tell of samples with three features of unlike scales; the last tells nothing."""
+    """Makes statistics of sites of different sizes over samples with three features of different scales; the last site
+    has none."""
     made = []
     for index in range(num_authors):
         rng = numpy_rng("statistics of sites", index)
@@ -127,7 +130,7 @@ def make_statistics(num_authors: int = 7) -> list[Contributed]:
 
 
 def make_given(rule: str) -> tuple[list[Contributed], Arrays, RuleSettings]:
-    """Contributions that suit a rule, a parent's aggregate, and settings."""
+    """Returns contributions that suit a rule, a parent's aggregate, and settings."""
     if rule in ("sum", "trimmed_sum"):
         return make_statistics(), {}, SETTINGS
     if rule == "nova":
@@ -143,18 +146,18 @@ def make_given(rule: str) -> tuple[list[Contributed], Arrays, RuleSettings]:
 
 
 def drop_numbers(contribution: Contributed) -> Contributed:
-    """A model without what FedNova sends with it."""
+    """Returns a model without the numbers that FedNova sends with it."""
     arrays = {name: a for name, a in contribution.arrays.items() if name not in NOVA_NUMBERS}
     return Contributed(contribution.author, contribution.weight, arrays)
 
 
 def compute_digests() -> dict[str, str]:
-    """The SHA-256 of each rule's encoded aggregate."""
+    """Computes the SHA-256 of each rule's encoded aggregate."""
     return {name: hashlib.sha256(encode_arrays(rule(*make_given(name)))).hexdigest() for name, rule in RULES.items()}
 
 
 def to_json(contributions: Sequence[Contributed]) -> list[dict[str, Any]]:
-    """Contributions as golden vectors have them: keys and payloads as hex."""
+    """Returns contributions as golden vectors have them: keys and payloads as hex."""
     return [
         {"author": c.author.hex(), "weight": c.weight, "payload": encode_arrays(c.arrays).hex()} for c in contributions
     ]

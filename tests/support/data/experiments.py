@@ -22,7 +22,7 @@ MACHINE = {"cpu": "abacus", "cores": 2, "memory_gib": 1.0, "system": "test", "py
 
 
 def make_experiment(directory: Path, text: str, *overrides: str) -> Experiment:
-    """The experiment that `text` describes."""
+    """Makes the experiment that `text` describes."""
     path = directory / "try.yaml"
     path.write_text(text, encoding="utf-8")
     return load_experiment(path, overrides)
@@ -38,7 +38,7 @@ def make_document(
     sharing_heights: int = 0,
     **more: Any,
 ) -> dict[str, Any]:
-    """A finished run whose TAA went like this; every number weighs four bytes. Without `train_s` it was not timed;
+    """Makes a finished run with this TAA by round; every number weighs four bytes. Without `train_s` it was not timed;
     `by_round` are further fields of its rounds. The first `sharing_heights` come before round 1."""
     rounds = [
         {
@@ -65,7 +65,7 @@ def make_document(
 
 
 def write_results(directory: Path, experiment: Experiment, taa: Mapping[str, Sequence[float]], **more: Any) -> None:
-    """Results of the runs with these labels, by their TAA over rounds."""
+    """Writes results of the runs with these labels, by their TAA over rounds."""
     by_label = {run.label: run for run in experiment.runs.values()}
     for label, values in taa.items():
         write_result(directory, by_label[label], make_document(values, **more))
@@ -74,8 +74,8 @@ def write_results(directory: Path, experiment: Experiment, taa: Mapping[str, Seq
 def make_kept(
     num_samples: int = 12, *, authors: Sequence[int] | None = None, names: Sequence[str] = ("a", "b", "c")
 ) -> Kept:
-    """A snapshot of as many classes as names, each around a corner of its own with a prototype; or one by each author
-    of each class."""
+    """Makes a snapshot of as many classes as names, each around a corner of its own with a prototype; or with one by
+    each author for each class."""
     num_authors = 1 if authors is None else len(authors)
     labels, classes = np.arange(num_samples) % len(names), np.repeat(np.arange(len(names)), num_authors)
     corners = 10 * np.eye(len(names), dtype=np.float32)
@@ -93,7 +93,7 @@ def make_kept(
 
 
 def _make_probabilities(noise: NDArray[np.float32], labels: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Somewhat in favour of the class that it is."""
+    """Makes probabilities that are somewhat higher for the true class."""
     odds = np.exp(noise + np.eye(noise.shape[1], dtype=np.float32)[labels])
     scaled: NDArray[np.float32] = (odds / odds.sum(axis=1, keepdims=True)).astype(np.float32)
     return scaled
@@ -107,13 +107,13 @@ def get_run(experiment: Experiment, label: str) -> Run:
 
 
 def double(piece: int, report: Report) -> int:
-    """Says where it is, and twice the piece."""
+    """Reports its progress, and returns twice the piece."""
     report(f"at {piece}")
     return 2 * piece
 
 
 def double_or_die(piece: int, report: Report) -> int:
-    """Kills its own process on a negative piece, and leaves it on zero."""
+    """Kills its own process on a negative piece, and exits on zero."""
     if piece < 0:
         os.kill(os.getpid(), signal.SIGKILL)
     if piece == 0:
@@ -122,7 +122,7 @@ def double_or_die(piece: int, report: Report) -> int:
 
 
 def tell_pid_and_wait(piece: int, report: Report) -> None:
-    """Never returns."""
+    """Reports its process id and never returns."""
     report(os.getpid())
     signal.pause()
 
@@ -132,7 +132,8 @@ def tell_variable(piece: str, report: Report) -> str:
 
 
 def meet(piece: tuple[Path, int, str], report: Report) -> str:
-    """A variable of the process, once so many have come to the directory: no one does two pieces."""
+    """Returns a variable of the process, once so many processes have met in the directory: so no process does two
+    pieces."""
     directory, count, name = piece
     (directory / str(os.getpid())).touch()
     deadline_s = time.monotonic() + 60

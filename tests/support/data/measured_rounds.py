@@ -17,7 +17,7 @@ EACH = 36  # test samples of a class
 
 
 def put_measured_rounds(store: SqliteStore, genesis: Genesis, keys: Sequence[SigningKey], rounds: int) -> None:
-    """Puts so many onto a store that is empty; `keys` are all members'. Nothing waits for the disk."""
+    """Puts so many rounds into an empty store; `keys` are all members'. Nothing waits for the disk."""
     store.rows.connection.execute("PRAGMA synchronous = OFF")
     extend_chain(store, genesis, keys, rounds, variety=2)
     for height in range(1, rounds + 1):
@@ -25,7 +25,7 @@ def put_measured_rounds(store: SqliteStore, genesis: Genesis, keys: Sequence[Sig
 
 
 def make_record(height: int, rounds: int) -> dict[str, Any]:
-    """Learning that gets better and goes up and down; one round in the middle has a loss like no other."""
+    """Makes a record whose accuracy rises with the height and varies; one round in the middle has an extreme loss."""
     accuracy = 0.9 - 0.8 * math.exp(-5 * height / rounds) + 0.02 * math.sin(height)
     loss = 50.0 if height == rounds // 2 else 2.3 * (1 - accuracy)
     right = round(EACH * accuracy)

@@ -7,7 +7,7 @@ from typing import Any
 
 
 def describe_normed(num_classes: int = 10) -> dict[str, Any]:
-    """`user_models.make_small` of one channel, as a genesis describes it."""
+    """Describes `user_models.make_small` of one channel, as a genesis does."""
     return {
         "name": "support.data.user_models:make_small",
         "args": {"width": 4},
@@ -29,5 +29,5 @@ def describe_normed(num_classes: int = 10) -> dict[str, Any]:
 
 
 def fit_model(method: str, model: Mapping[str, Any], num_classes: int = 10) -> Mapping[str, Any]:
-    """The model, or one with batch norm for the method that needs it."""
+    """Returns the model, or one with batch norm for the method that needs it."""
     return describe_normed(num_classes) if method == "fedbn" else model

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from ml.payload import Array, Arrays
 
-LINE = 64  # bytes: where memory that torch takes begins, and what its kernels are written for
+LINE = 64  # bytes: the alignment of memory that torch allocates, and that its kernels expect
 PRODUCTS = frozenset(
     f"aten::{name}"
     for name in (
@@ -23,7 +23,7 @@ PRODUCTS = frozenset(
 
 
 def displace(arrays: Arrays, offset: int = 4) -> dict[str, Array]:
-    """The same arrays, each beginning so many bytes after a line."""
+    """Returns the same arrays, each beginning so many bytes after a line."""
     displaced = {}
     for name, array in arrays.items():
         room = np.empty(array.nbytes + 2 * LINE, np.uint8)
@@ -34,7 +34,7 @@ def displace(arrays: Arrays, offset: int = 4) -> dict[str, Array]:
 
 
 class ProductsWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's, as is the next
-    """While it is entered, notes the products with a factor whose memory does not begin on a line: numpy's rarely does,
+    """Records, while entered, the products with a factor whose memory does not begin on a line: numpy's rarely does,
     torch's always."""
 
     def __init__(self) -> None:

@@ -71,7 +71,7 @@ def cap(weights: Sequence[int], most: int | None) -> list[int]:
 
 
 def compute_steps(vector: Numbers, origin: Numbers) -> list[int] | None:
-    """d_i; None for one that is too far."""
+    """Computes d_i; None for a vector that is too far."""
     steps = [round((x - p) * 2**20) for x, p in zip(vector, origin, strict=True)]
     return None if any(abs(d) > 2**25 - 1 for d in steps) else steps
 
@@ -116,7 +116,7 @@ WEIGHS: dict[str, Weigh] = {"clipped_mean": weigh_by_length, "multi_krum": weigh
 
 
 def mix(values: Sequence[float], weights: Sequence[int] | None) -> float:
-    """One element of all authors and of the point, None for the authors' median."""
+    """Mixes one element of all authors and of the point; `weights` of None take the authors' median."""
     if weights is None:
         return median(values[:-1])
     pairs = [(x, w) for x, w in zip(values, weights, strict=True) if w]
@@ -127,7 +127,7 @@ def mix(values: Sequence[float], weights: Sequence[int] | None) -> float:
 
 
 def compute(rule: str, given: Sequence[Contributed], parent: Arrays | None, settings: RuleSettings) -> dict[str, Array]:
-    """The aggregate that `RULES[rule]` has to give."""
+    """Computes the aggregate that `RULES[rule]` has to return."""
     ordered = sorted(given, key=lambda c: c.author)
     if rule.startswith("class_"):
         return _compute_by_class(rule.removeprefix("class_"), ordered, settings)
@@ -334,7 +334,7 @@ def load_vectors() -> dict[str, Any]:
 
 
 def read_vector(vector: Mapping[str, Any]) -> tuple[list[Contributed], Arrays | None, RuleSettings]:
-    """The input of the vector's rule."""
+    """Reads the input of the vector's rule."""
     inputs = load_vectors()["inputs"][vector["input"]]
     given = [Contributed(bytes.fromhex(c["author"]), c["weight"], decode_hex(c["payload"])) for c in inputs]
     parent = decode_hex(vector["parent"]) if "parent" in vector else None

@@ -16,7 +16,8 @@ METHOD, MODEL, READER, LOOP, TEXT = (
 
 
 def put_plugin(target: Path, name: str, *, as_name: str | None = None, version: str = "1.0") -> Path:
-    """An example's package in `target`, of a distribution that may be called otherwise; the directory of its code."""
+    """Copies an example's package into `target`, under another distribution's name if given. Returns the directory of
+    its code."""
     project = tomllib.loads((EXAMPLES / name / "pyproject.toml").read_text())
     package: str = project["tool"]["setuptools"]["packages"][0]
     shutil.copytree(
@@ -37,7 +38,7 @@ def put_plugin(target: Path, name: str, *, as_name: str | None = None, version: 
 
 
 def pip_install(target: Path, *names: str, sources: Path) -> None:
-    """As a user would install the examples, into `target` alone. Asks no index and builds in copies in `sources`."""
+    """Installs the examples as a user would, into `target` alone. Asks no index and builds in copies in `sources`."""
     for name in names:
         shutil.copytree(EXAMPLES / name, sources / name, ignore=shutil.ignore_patterns("__pycache__"))
     options = ("--no-deps", "--no-build-isolation", "--no-index", "--no-compile", "--disable-pip-version-check")

@@ -11,5 +11,5 @@ from node.config.genesis_file import get_genesis_spec
 
 
 def with_schema(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """A genesis in its readable form, with the schema of its run."""
+    """Returns a genesis in its readable form, with the schema of its run."""
     return {**mapping, "schema": describe_payloads(get_genesis_spec(Genesis.from_mapping(mapping)))}

@@ -1,9 +1,8 @@
 """Synthetic chains and geneses, made in seconds instead of rounds. A synthetic chain is valid, and nobody trained for
 it; it looks as a late node finds it. A synthetic genesis has no files, for federations in one process.
 
-One process signs for all members of a test network. Payloads are prototypes of noise; everything else is as real
-rounds leave it: contributions with their blobs, work, aggregates, certificates. `chain verify --deep` finds it
-sound.
+One process signs for all members of a test network. Payloads are prototypes of noise; everything else is as real rounds
+leave it: contributions with their blobs, work, aggregates, certificates. `chain verify --deep` finds it sound.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ from node.config.node_config import load_config
 from node.errors import ConfigError
 
 if TYPE_CHECKING:
-    from node.testnet.layout import Testnet, TestnetNode  # which loads torch
+    from node.testnet.layout import Testnet, TestnetNode  # importing it loads torch
 
 
 KIND = "prototypes"
-BLOCK_MS = 1  # between two blocks: the chain must have ended before it is gone on with
+BLOCK_MS = 1  # between two blocks: so small that the chain lies in the past when nodes continue it
 INITIAL_MODEL = b"nothing is trained"
 
 
 class _Maker:
-    """All members' hands on one store. Each offers so many different payloads in turn, with `variety` 0 always new
-    ones."""
+    """Signs for all members on one store. Each member sends so many different payloads in turn; with `variety` 0 always
+    new ones."""
 
     def __init__(self, genesis: Genesis, keys: Sequence[SigningKey], store: SqliteStore, variety: int) -> None:
         self._genesis = genesis
@@ -98,7 +97,7 @@ class _Maker:
             aggregate=aggregate,
             state_next=state.digest,
             miner=miner.id,
-            start_ms=time_ms - self._genesis.rules.pow.target_ms,  # just what keeps the difficulty as it is
+            start_ms=time_ms - self._genesis.rules.pow.target_ms,  # exactly what keeps the difficulty as it is
             time_ms=time_ms,
             difficulty=tip.next_difficulty,
         )
@@ -123,9 +122,9 @@ class _Maker:
 
 
 def make_chain(testnet: Testnet, rounds: int, holders: Sequence[TestnetNode]) -> None:
-    """Gives each of `holders`, which have not run yet, the same chain of `rounds` blocks.
+    """Writes the same chain of `rounds` blocks for each of `holders`, which have not run yet.
 
-    Raises ConfigError for a method whose payloads are anything but prototypes.
+    Raises ConfigError for a method that shares other payloads than prototypes.
     """
     configs = {node.name: load_config(node.config_file) for node in testnet.nodes}
     keys = [open_identity(config) for config in configs.values()]
@@ -141,16 +140,16 @@ def make_chain(testnet: Testnet, rounds: int, holders: Sequence[TestnetNode]) ->
 def extend_chain(
     store: SqliteStore, genesis: Genesis, keys: Sequence[SigningKey], rounds: int, *, variety: int = 0
 ) -> None:
-    """Puts so many blocks on a store that is empty. `keys` are all members'; each goes through `variety` payloads, or
-    with 0 offers a new one every round. Raises ConfigError as `make_chain`."""
+    """Puts so many blocks into an empty store. `keys` are all members'; each goes through `variety` payloads, or with 0
+    sends a new one every round. Raises ConfigError as `make_chain`."""
     maker, tip = _Maker(genesis, keys, store, variety), Tip.at(genesis.state, [genesis.block0])
     for _ in range(rounds):
         tip = maker.extend(tip)
 
 
 def make_genesis(keys: Sequence[SigningKey], *, difficulty: int, target_ms: int, **overrides: Any) -> Genesis:
-    """Its members are `keys`, its initial model is INITIAL_MODEL, and its difficulty stays. An override replaces a
-    whole field of genesis.yaml. Raises GenesisError."""
+    """Makes a genesis with members `keys`, the initial model INITIAL_MODEL, and a fixed difficulty. An override
+    replaces a whole field of genesis.yaml. Raises GenesisError."""
     mapping = {
         "protocol": PROTOCOL_VERSION,
         "chain_name": "idle",
@@ -171,8 +170,8 @@ def make_genesis(keys: Sequence[SigningKey], *, difficulty: int, target_ms: int,
 
 
 def make_prototype_genesis(num_members: int, *, seed: int, difficulty: int) -> tuple[Genesis, list[SigningKey]]:
-    """Of members who share prototypes of digits with dfpl, and their keys in the order of their ids: all of it the
-    same for the same seed."""
+    """Makes a genesis of members that share prototypes of digits with dfpl, and their keys in the order of their ids:
+    the same for the same seed."""
     private = [hashlib.sha256(f"member {i} of seed {seed}".encode()).digest() for i in range(num_members)]
     keys = sorted((SigningKey.from_private_bytes(raw) for raw in private), key=lambda key: key.id)
     genesis = make_genesis(

@@ -9,17 +9,17 @@ from sklearn.datasets import load_diabetes
 
 from ml.data.readers.digits import load_digits
 
-LABELS = ("even", "large", "loop")  # of a digit: whether it is even, above 4, and drawn with a closed loop
+LABELS = ("even", "large", "loop")  # labels of a digit: whether it is even, above 4, and drawn with a closed loop
 LOOPS = (0, 6, 8, 9)
 
 
 def label_digits(classes: np.ndarray) -> np.ndarray:
-    """[N, 3], 0 or 1 each."""
+    """Returns the labels [N, 3], 0 or 1 each."""
     return np.stack([classes % 2 == 0, classes > 4, np.isin(classes, LOOPS)], 1).astype(np.int64)
 
 
 def write_digits(path: Path) -> Path:
-    """All digits with their labels, as an archive."""
+    """Writes all digits with their labels, as an archive."""
     train, test = load_digits()
     np.savez(
         path,
@@ -33,8 +33,8 @@ def write_digits(path: Path) -> Path:
 
 
 def write_diabetes(directory: Path, num_sites: int, *, as_kept: bool = False) -> list[Path]:
-    """The diabetes table, unscaled, in parts for so many sites, and the last file for everyone's tests; the target is
-    how far the disease has come after a year. `as_kept` writes the sex as a word and leaves every ninth bmi out."""
+    """Writes the diabetes table, unscaled, in parts for so many sites, and a last file for everyone's tests; the target
+    is the progress of the disease after a year. `as_kept` writes the sex as a word and leaves every ninth bmi empty."""
     bunch = load_diabetes(scaled=False)
     order = np.random.default_rng(7).permutation(len(bunch.target))
     *own, common = np.array_split(order, num_sites + 1)
@@ -53,7 +53,7 @@ def write_diabetes(directory: Path, num_sites: int, *, as_kept: bool = False) ->
 
 
 def write_findings(path: Path) -> Path:
-    """The diabetes table with two labels in the place of its number, the sex as a word, and empty cells."""
+    """Writes the diabetes table with two labels in place of its target, the sex as a word, and empty cells."""
     (table, _) = write_diabetes(path.parent, 1, as_kept=True)
     head, *rows = table.read_text().splitlines()
     lines = [head.removesuffix("progression") + "advanced,thin"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 
 class Small(nn.Module):
-    """A convolution with batch norm, averaged; then a linear layer. Knows nothing of fednode."""
+    """A convolution with batch norm, averaged; then a linear layer. It does not depend on fednode."""
 
     def __init__(self, channels: int, width: int, num_classes: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class Small(nn.Module):
 
 
 class Layered(Small):
-    """Shows its layers, and has a forward of its own, which is not used."""
+    """A network that lists its layers, and has a forward of its own, which fednode does not use."""
 
     def embed_layers(self, x: Tensor) -> list[Tensor]:
         return [self.conv(x).mean((2, 3)), self.embed(x)]
@@ -44,7 +44,7 @@ def make_layered(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 class Normed(nn.Module):
-    """A linear layer whose outputs a batch norm takes one by one; then another."""
+    """A linear layer whose outputs a batch norm normalises one by one; then another linear layer."""
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int, *, keeps_statistics: bool = True) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class Normed(nn.Module):
 
 
 class Recurrent(nn.Module):
-    """Reads an image row by row."""
+    """A network that reads an image row by row."""
 
     def __init__(self, input_shape: tuple[int, ...], num_classes: int) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class Recurrent(nn.Module):
 
 
 def make_masked(input_shape: tuple[int, ...], num_classes: int, *, is_sent: bool = False) -> nn.Module:
-    """With a constant of infinite numbers, as masks of attention have them."""
+    """Makes a network with a constant of infinite numbers, as masks of attention have them."""
     net = Small(input_shape[0], 4, num_classes)
     net.register_buffer("mask", torch.full((3, 3), float("-inf")).triu(1), persistent=is_sent)
     return net
@@ -116,7 +116,7 @@ def make_frozen(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
 
 
 def make_growing(input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-    """Wider each time it is built."""
+    """Makes a network that is wider each time."""
     make_growing.width += 1  # type: ignore[attr-defined]
     return Small(input_shape[0], make_growing.width, num_classes)  # type: ignore[attr-defined]
 
@@ -125,7 +125,7 @@ make_growing.width = 4  # type: ignore[attr-defined]
 
 
 class Maps(Small):
-    """Embeds in maps."""
+    """A network whose embedding is a map, and not a vector."""
 
     def embed(self, x: Tensor) -> Tensor:
         maps: Tensor = self.norm(self.conv(x)) * self.scale[:, None, None]
@@ -133,21 +133,21 @@ class Maps(Small):
 
 
 class TooFew(Small):
-    """One class short."""
+    """A network with one class too few."""
 
     def classify(self, z: Tensor) -> Tensor:
         return super().classify(z)[:, 1:]
 
 
 class Shared(Small):
-    """Its classifier looks at the scale of the embedding."""
+    """A network whose classifier depends on the scale of the embedding."""
 
     def classify(self, z: Tensor) -> Tensor:
         return super().classify(z / self.scale)
 
 
 class Spare(Small):
-    """Has a layer that nothing uses."""
+    """A network with a layer that nothing uses."""
 
     def __init__(self, channels: int, width: int, num_classes: int) -> None:
         super().__init__(channels, width, num_classes)
@@ -155,7 +155,7 @@ class Spare(Small):
 
 
 class Headless(nn.Module):
-    """All of it is h."""
+    """A network that is all classifier, without an embedding."""
 
     def __init__(self, inputs: int, num_classes: int) -> None:
         super().__init__()
@@ -170,21 +170,21 @@ class Headless(nn.Module):
 
 
 class Noisy(Small):
-    """Draws noise in eval mode too."""
+    """A network that draws noise in eval mode too."""
 
     def embed(self, x: Tensor) -> Tensor:
         return super().embed(x + torch.randn_like(x))
 
 
 class InPlace(Small):
-    """Changes the images it is given."""
+    """A network that changes the images it receives."""
 
     def embed(self, x: Tensor) -> Tensor:
         return super().embed(x.mul_(2))
 
 
 class Misnamed(Small):
-    """Has a parameter whose name cannot travel."""
+    """A network with a parameter whose name cannot be sent."""
 
     def __init__(self, channels: int, width: int, num_classes: int) -> None:
         super().__init__(channels, width, num_classes)
@@ -193,7 +193,7 @@ class Misnamed(Small):
 
 
 class Astray(Layered):
-    """Its layers end elsewhere."""
+    """A network whose last listed layer is not its embedding."""
 
     def embed_layers(self, x: Tensor) -> list[Tensor]:
         return [self.embed(x), self.conv(x).mean((2, 3))]

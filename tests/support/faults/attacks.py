@@ -31,10 +31,11 @@ Act = Callable[[Cluster, Liar], Awaitable[None]]
 
 @dataclass(frozen=True)
 class Attack:
-    """`reason` is what the victim counts it as against the liar, None for what is nothing to it. `is_banned`: its
-    connection is refused. `told` is what `rounds show` says of the round. `same` is what the honest end up with as if
-    it had said nothing: the very blocks; or, where the rules let it cost or save them a moment, what blocks are made
-    of; or no more than one chain. Genesis may have `settings` of its own."""
+    """An attack and its outcome. `reason` is what the victim counts against the liar, None where it counts nothing.
+    `is_banned`: its connection is refused. `told` is what `rounds show` says of the round. `same` says how much the
+    honest members' chain equals the one without the attack: the same blocks; where the rules let the attack cost or
+    save them a moment, the same content of blocks; or merely one chain for all. Genesis may have `settings` of its
+    own."""
 
     act: Act
     reason: Reason | None
@@ -45,7 +46,7 @@ class Attack:
 
 
 def _say(make: Callable[[Cluster, Liar], Contribution | Block | Vote | Message | None]) -> Act:
-    """To node0, when the honest have contributed."""
+    """Returns an act that sends a message to node0, once the honest members have contributed."""
 
     async def act(net: Cluster, liar: Liar) -> None:
         await net.wait_for(lambda: len(liar.get_contributions()) >= 3, "the honest to contribute")
@@ -57,7 +58,7 @@ def _say(make: Callable[[Cluster, Liar], Contribution | Block | Vote | Message |
 
 
 def _offer(make: Callable[[Liar], Contribution]) -> Act:
-    """A contribution, to all."""
+    """Returns an act that sends a contribution to all."""
 
     async def act(net: Cluster, liar: Liar) -> None:
         liar.send(make(liar))
@@ -69,13 +70,13 @@ def _offer(make: Callable[[Liar], Contribution]) -> Act:
 
 
 def _forge_sender(net: Cluster, liar: Liar) -> Message:
-    """Somebody else's name over the liar's own signature."""
+    """Puts another member's name above the liar's own signature."""
     own = liar.make_contribution()
     return make_message(replace(own, author=net.id("node1")))
 
 
 def _sign_with_identity_point(net: Cluster, liar: Liar) -> Message:
-    """Under the point of order 1, R = it and S = 0 pass for a signature over anything."""
+    """Signs with the point of order 1 as key: R = it and S = 0 would pass for a signature over anything."""
     point = (1).to_bytes(32, "little")
     return make_message(replace(liar.make_contribution(), author=point, signature=point + bytes(32)))
 
@@ -92,26 +93,26 @@ def _sign_badly(net: Cluster, liar: Liar) -> Message:
 
 
 def _accuse_falsely(net: Cluster, liar: Liar) -> Message:
-    """Two votes of node1 for one slot, one of which it never signed."""
+    """Accuses node1 of two votes for one slot, one of which it never signed."""
     votes = [liar.make_vote(Phase.PREVOTE, block_id, key=liar.key) for block_id in (ZERO, make_digest("b"))]
     return make_message(make_evidence(*(replace(vote, voter=net.id("node1")) for vote in votes)))
 
 
 def _accuse_of_nothing(net: Cluster, liar: Liar) -> Message:
-    """Two votes that may both be signed."""
+    """Accuses with two votes that may both be signed."""
     votes = [liar.make_vote(Phase.PREVOTE, ZERO, view=view) for view in (0, 1)]
     return make_message(make_evidence(*votes))
 
 
 async def _replay_old_round(net: Cluster, liar: Liar) -> None:
-    """Everything that was heard of the height before, as it was signed."""
+    """Sends again everything that was received for the height before, as it was signed."""
     for _, message in [*liar.heard]:
         if message.kind is not MessageKind.STATUS:
             liar.send(message, "node0")
 
 
 def _repeat_parent(net: Cluster, liar: Liar) -> Contribution:
-    """For this height, on the block before the last."""
+    """Contributes to this height on the block before the last."""
     return liar.make_contribution(prev=net["node0"].get_block(liar.height - 2).id)
 
 
@@ -119,19 +120,19 @@ def _repeat_parent(net: Cluster, liar: Liar) -> Contribution:
 
 
 def _lack_work(net: Cluster, liar: Liar) -> Message:
-    """Difficulty 1 is below what genesis asks for, and any id has that."""
+    """Sends a candidate of difficulty 1, which is below what genesis asks for; any id has enough work for that."""
     block = liar.make_candidate(liar.get_contributions().values(), difficulty=1)
     return _make_short_of(net.genesis.rules.pow.min, liar, block)
 
 
 def _claim_work(net: Cluster, liar: Liar) -> Message:
-    """The difficulty is right, and the id has not got it."""
+    """Sends a candidate with the right difficulty whose id does not have the work."""
     block = liar.make_candidate(liar.get_contributions().values())
     return _make_short_of(block.header.difficulty, liar, block)
 
 
 def _make_short_of(difficulty: int, liar: Liar, block: Block) -> Message:
-    """The candidate with a nonce that has not got this difficulty."""
+    """Returns the candidate with a nonce that does not have the work of this difficulty."""
     chain_id, nonce = liar.net.genesis.chain_id, block.nonce
     seal = codec.compute_seal(chain_id, block.header)
     while work.is_valid_work(codec.compute_block_id(seal, nonce), difficulty):
@@ -156,7 +157,8 @@ def _set_difficulty(net: Cluster, liar: Liar) -> Block:
 
 
 async def _censor(net: Cluster, liar: Liar) -> None:
-    """Has itself awaited, so that all settle when it contributes, and then has a block at hand without node0."""
+    """Censors node0: the liar has itself awaited, so that all settle when it contributes, and has a block without node0
+    ready."""
     liar.send(liar.make_status())
     await net.wait_for(lambda: len(liar.get_contributions()) >= 3, "the honest to contribute")
     await asyncio.sleep(4 * net.genesis.rules.waits.delta_s)
@@ -170,7 +172,7 @@ async def _censor(net: Cluster, liar: Liar) -> None:
 
 
 def _double(make: Callable[[Cluster, Liar, int], Contribution | Block | Vote]) -> Act:
-    """One to node0, the other to node1."""
+    """Returns an act that sends one object to node0, and another for the same slot to node1."""
 
     async def act(net: Cluster, liar: Liar) -> None:
         await net.wait_for(lambda: len(liar.get_contributions()) >= 3, "the honest to contribute")
@@ -202,7 +204,7 @@ async def _serve_nothing(net: Cluster, liar: Liar) -> None:
 
 
 def _declare_header(length: int) -> bytes:
-    """An encoding whose header says that it is so long."""
+    """Returns an encoding whose header claims this length."""
     return length.to_bytes(8, "little") + b"{}" * 40
 
 
@@ -219,7 +221,7 @@ def _flood(make: Callable[[Cluster, Liar, int], Contribution | Block | Vote | Me
 
 
 def _make_accusation(net: Cluster, liar: Liar, i: int) -> Message:
-    """Of itself, and true; each at another height."""
+    """Accuses itself, truthfully, each time for another height."""
     votes = [liar.make_vote(Phase.PREVOTE, make_digest(text), height=500 + i) for text in "ab"]
     return make_message(make_evidence(*votes))
 
@@ -228,10 +230,10 @@ def _make_garbage(net: Cluster, liar: Liar, i: int) -> Message:
     return Message(MessageKind.VOTE, hashlib.sha256(str(i).encode()).digest() * 5)
 
 
-EASY = {"pow": {"difficulty": 8, "min": 8, "max": 8, "target_ms": 1}}  # many blocks cost the liar little
+EASY = {"pow": {"difficulty": 8, "min": 8, "max": 8, "target_ms": 1}}  # many blocks cost the liar little work
 
 ATTACKS: Mapping[str, Attack] = {
-    # shown on its face
+    # visible in the message itself
     "no object at all": Attack(_say(lambda net, liar: Message(MessageKind.VOTE, b"garbage")), Reason.BYTES, True),
     "status that is none": Attack(
         _say(lambda net, liar: Message(MessageKind.STATUS, b"\xff" * 100)), Reason.BYTES, True
@@ -304,7 +306,7 @@ ATTACKS: Mapping[str, Attack] = {
         _double(lambda net, liar, i: liar.make_vote(Phase.PREVOTE, (ZERO, make_digest("b"))[i])),
         Reason.SIGNED_TWICE,
         told="vote",
-        same="aggregates",  # the evidence has everyone say anew where it stands
+        same="aggregates",  # after the evidence everyone sends a status again
     ),
     # payloads
     **{

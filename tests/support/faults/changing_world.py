@@ -1,9 +1,9 @@
 """A hostile world for several heights of one federation whose members change on the way, from one seed (FEDERATION §5).
 
-What goes wrong is what goes wrong in `support.faults.scheduler`, and more: joiners fall silent, keys that are in force
-no more get into wrong hands and lie, liars show certificates that are none, and the power fails for all at the height
-of a change. Each site derives its own states and judges each height by the one before it. Checked are the invariants of
-each height and those of `support.federation.history`; that nobody is stuck is I16.
+The faults are those of `support.faults.scheduler`, and more: joiners fall silent, keys that are no longer in force are
+stolen and lie, liars show invalid certificates, and the power fails for all at the height of a change. Each site
+derives its own states and judges each height by the one before it. Checked are the invariants of each height and those
+of `support.federation.history`; I16 says that no site is stuck.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ def make_founding(n: int, rule: str) -> Genesis:
 
 @dataclass(frozen=True)
 class Habits:
-    """What honest sites do. Others than these are here to be caught."""
+    """The habits of honest sites. Others than the defaults are here to be caught."""
 
     looks_for_joiner: bool = True  # honest miners include a join only while they see the joiner
-    serves_when_out: bool = True  # a member that was removed goes on telling others what it has
+    serves_when_out: bool = True  # a removed member goes on sending what it has
 
     def choose_electorate(self, states: Sequence[State]) -> State:
-        """Whose votes count at the next height."""
+        """Returns the state whose members vote at the next height."""
         return states[-1]
 
     def choose_judge(self, states: Sequence[State], block: PlainBlock) -> State:
-        """By which set a certificate that comes from elsewhere is checked."""
+        """Returns the state that checks a certificate that comes from elsewhere."""
         return self.choose_electorate(states)
 
 
@@ -105,14 +105,14 @@ class ChangingWorld:
         self._signing = {key.id: key for keys in self._keys.values() for key in keys}
         self._steps = list(self.plan.steps)
         self._stages: dict[int, HeightStage] = {}
-        self._rumours = Desk(self.chain_id)  # all that was ever said to any change: liars know it
+        self._rumours = Desk(self.chain_id)  # every approval that was ever sent: liars know them
         self._away: set[int] = set()
         self._needed: list[Site] = []
         self.sites = {a: Site(self, a) for a in self.plan.get_sites(Fate.LIVE, Fate.FADING)}
         self._open()
 
     def run(self, patience_s: float | None = None) -> Outcome:
-        """Until every site that is up when the network has settled is at the target, or out of the federation."""
+        """Runs until every site that is up when the network has settled is at the target, or out of the federation."""
         patience_s = PATIENCE_S * self.plan.target if patience_s is None else patience_s
         self.time.advance(self._healed_s + patience_s, self._is_over)
         stuck = [site.describe() for site in self._needed if not site.is_done]
@@ -144,7 +144,7 @@ class ChangingWorld:
         return self._signing[key]
 
     def get_stolen(self) -> list[Id]:
-        """Keys in wrong hands: once in force, and now no more."""
+        """Returns the keys that are stolen: once in force, and now no more."""
         retired = [old.key for old in self.history.states[-1].retired]
         return [key for key in retired if self._owners[key] in self.plan.ghosts]
 
@@ -156,7 +156,7 @@ class ChangingWorld:
         return key.id
 
     def sign_really(self, vote: Vote) -> Vote:
-        """A liar's vote as evidence needs it."""
+        """Signs a liar's vote with its real key, as evidence needs it."""
         return codec.sign_vote(
             self._signing[vote.voter],
             self.chain_id,
@@ -166,7 +166,7 @@ class ChangingWorld:
             block_id=vote.block_id,
         )
 
-    # ---- what sites ask
+    # ---- what sites request
 
     def get_stage(self, height: int) -> HeightStage:
         if height not in self._stages:
@@ -177,13 +177,13 @@ class ChangingWorld:
         return self._stages[height]
 
     def take_steps(self, site: Site) -> list[Step]:
-        """What this site is to propose now."""
+        """Returns the steps that this site is to propose now."""
         due = [s for s in self._steps if s.proposer == site.address and s.at <= site.height and site.key is not None]
         self._steps = [step for step in self._steps if step not in due]
         return due
 
     def make_change(self, step: Step, state: State, height: int) -> Change | None:
-        """As whoever proposes it would check it first; None where it cannot be."""
+        """Makes the change of a step, checked as its proposer would; None where it is not possible."""
         seats = {self._owners[member.key]: member.seat for member in state.members}
         if step.kind is not Kind.JOIN and step.kind is not Kind.QUORUM and step.site not in seats:
             return None
@@ -202,7 +202,7 @@ class ChangingWorld:
         return change
 
     def on_proposed(self, change_id: Digest, change: Change) -> None:
-        """What liars say to it."""
+        """Has the liars answer a change."""
         for member in self.history.states[-1].members:
             if self.get_fate(self._owners[member.key]) is Fate.LYING and self.rng.random() < 0.7:
                 self._tell_all(Dossier(change_id, change, (approve(change_id, member.key),)), member.key)
@@ -235,12 +235,12 @@ class ChangingWorld:
             self.time.schedule(self.rng.uniform(0, 10), partial(self.send_away, site))
 
     def send_away(self, site: Site) -> None:
-        """For good."""
+        """Takes a site down for good."""
         self._away.add(site.address)
         site.crash()
 
     def choose_change(self, stage: HeightStage, address: int) -> ApprovedChange | None:
-        """What a miner puts into its block; a liar does as it likes."""
+        """Chooses the change that a miner puts into its block; a liar may choose any."""
         if address in self.sites:
             return self.sites[address].choose_change()
         complete = self._rumours.find_complete(stage.state, stage.height, self.history.get_block_id)
@@ -250,10 +250,10 @@ class ChangingWorld:
         return self.rng.expovariate(1 / self._thinking_s)
 
     def draw_opinion(self, change: Change) -> bool:
-        """Whether an operator says yes."""
+        """Draws whether an operator approves."""
         return self.rng.random() < self._agreement
 
-    # ---- what sites tell
+    # ---- what sites send
 
     def post(self, source: int, target: int, message: SiteMessage) -> None:
         if isinstance(message, Dossier):
@@ -269,7 +269,7 @@ class ChangingWorld:
             self.sites[target].on_message(source, message)
 
     def on_decided(self, site: Site, decided: Decided) -> None:
-        """Checked before it is believed."""
+        """Checks a block that a site has finalised."""
         block = self.blocks[decided.block_id]
         self.history.on_decided(site.address, block, decided.certificate)
         stage = self.get_stage(block.height)
@@ -277,7 +277,7 @@ class ChangingWorld:
         stage.checker.on_decided(index, decided.block_id, decided.certificate)
 
     def after_block(self, site: Site, block_id: Id) -> None:
-        """The power may fail for all at the height of a change; a height that all have left is over."""
+        """Draws whether the power fails for all at the height of a change; closes a height that all have left."""
         is_change = self.blocks[block_id].change is not None
         if is_change and self.time.now < self._healed_s and self.rng.random() < self._blackout:
             for other in self.sites.values():
@@ -326,7 +326,8 @@ class ChangingWorld:
             self.time.schedule(self.rng.expovariate(1 / 8.0), partial(self._boot, site))
 
     def _heal(self) -> None:
-        """The network settles. Some stay away of whom nothing depends: they have said yes to nothing that is open."""
+        """Settles the network. Some sites that nothing depends on stay down: they have approved nothing that is
+        open."""
         live = [site for site in self.sites.values() if self.get_fate(site.address) is Fate.LIVE]
         if not self._is_calm:
             for site in self.rng.sample(live, self.rng.randrange(len(live) + 1)):
@@ -362,7 +363,8 @@ def run_schedule(
     leaves_out: Sequence[str] = (),
     patience_s: float | None = None,
 ) -> Outcome:
-    """Several heights under one seed; raises `InvariantBroken` naming what broke, and the schedule that shows it."""
+    """Runs several heights under one seed. Raises `InvariantBroken` naming what broke, and the schedule that shows
+    it."""
     world = ChangingWorld(seed, n, f, plan=plan, calm=calm, habits=habits, leaves_out=leaves_out)
     try:
         return world.run(patience_s)

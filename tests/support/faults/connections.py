@@ -13,14 +13,15 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 LOOPBACK = "127.0.0.1"
-STEPS_TO_ACCEPT = 4  # of the event loop, from a connection that the kernel has handed over to the callback
+STEPS_TO_ACCEPT = 4  # iterations of the loop until the callback receives a connection from the kernel
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @asynccontextmanager
 async def serve_connections(serve: Serve, listener: socket.socket | None = None) -> AsyncIterator[str]:
-    """The address; without a socket that listens, a free port of loopback. An OSError ends a connection quietly."""
+    """Yields the address of a server that runs `serve` on each connection; without a listening socket, on a free port
+    of loopback. An OSError ends a connection quietly."""
     tasks: set[asyncio.Task[None]] = set()
     is_over = False
 
@@ -31,7 +32,7 @@ async def serve_connections(serve: Serve, listener: socket.socket | None = None)
         task = asyncio.create_task(hold(reader, writer))
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-        task.add_done_callback(lambda _: writer.transport.abort())  # also of a task that never came to its first step
+        task.add_done_callback(lambda _: writer.transport.abort())  # also if the task never began
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):

@@ -4,7 +4,7 @@
         network.cut(["alice", "bob"], ["carol"])
         network.heal()
 
-What is cut vanishes without a word, as where a cable was pulled; what was on its way comes once it is healed.
+Cut links drop data silently, as where a cable was pulled; data that was on its way arrives once they are mended.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from support.faults.relay import Relay, relaying
 
 
 class CutNetwork:
-    """The ways between `nodes`, each in both directions."""
+    """The links between `nodes`, each in both directions."""
 
     def __init__(self, nodes: Sequence[TestnetNode]) -> None:
         self._nodes = nodes
-        self._relays: dict[tuple[str, str], Relay] = {}  # by who dials and who is dialled
+        self._relays: dict[tuple[str, str], Relay] = {}  # by the dialling node and the dialled one
         self._loop = asyncio.new_event_loop()
         self._stack = AsyncExitStack()
         self._thread = threading.Thread(target=self._loop.run_forever, name="relays")
@@ -41,7 +41,7 @@ class CutNetwork:
             config = yaml.safe_load(node.config_file.read_text())
             ways = ((other, self._relays[node.name, other.name]) for other in self._nodes if other is not node)
             config["network"]["peers"] = [f"{encode_id(other.key)}@{relay.address}" for other, relay in ways]
-            del config["network"]["advertise"]  # nobody is to learn of another way
+            del config["network"]["advertise"]  # so that no node learns of another route
             node.config_file.write_text(yaml.safe_dump(config))
         return self
 

@@ -18,11 +18,11 @@ from support.federation.cluster import Cluster
 
 
 class Killed(NodeError):
-    """The process is gone, in the middle of a durable step."""
+    """The process has ended in the middle of a durable step."""
 
 
 class Doom:
-    """The `Faults` of members: from `arm` on all of them die when one comes to `step`. The dead write and send
+    """The `Faults` of members: after `arm` all of them die when one reaches `step`. Dead members write and send
     nothing."""
 
     def __init__(self, net: Cluster, names: Sequence[str], step: str) -> None:
@@ -48,7 +48,7 @@ class Doom:
         self._is_armed = True
 
     async def wait(self, timeout_s: float = 60.0) -> None:
-        """Until they are dead. Others go on meanwhile."""
+        """Waits until they are dead. Others go on meanwhile."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._died.wait()
@@ -58,7 +58,7 @@ class Doom:
             await self._net.crash(name)
 
     def bring_back(self) -> None:
-        """Boots them on what is durable; they do not die of this any more."""
+        """Boots them from what is durable; the step does not kill them again."""
         for name in self._names:
             self._net.network.set_up(self._net.id(name))
             self._net.start(name)

@@ -1,10 +1,10 @@
-"""A real node that ends itself with SIGKILL at a durable step, and one that writes down what it hears.
+"""A real node that ends itself with SIGKILL at a durable step, and one that writes down what it receives.
 
     doomed_node --config node3.yaml --die-at append.written --times 2 --after justification.committed
     doomed_node --config node0.yaml --tap node0.tap
 
-It is `fednode start` but for a `Faults` that kills, and a transport that takes notes. A step of a checkpoint is the
-worker's, and ends the node with it, as if the machine had gone; with `--alone` only the worker.
+It is `fednode start` with a `Faults` that kills, and a transport that takes notes. A step of a checkpoint happens in
+the worker, and ends the node with it, as if the machine had failed; with `--alone` only the worker.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ from node.training.checkpoint import STEPS, Phase
 from node.training.worker_config import WorkerConfig
 
 CHECKPOINT_STEPS = tuple(f"{phase.value}.{step}" for phase in Phase for step in STEPS)
-SPENT = ".spent"  # beside the checkpoints: the worker that died of it is replaced by one that lives
+SPENT = ".spent"  # marks that a worker has died of a checkpoint: the next one lives
 
 
 def kill_at(step: str, times: int = 1, after: str | None = None, end: Callable[[], None] = lambda: None) -> Faults:
-    """SIGKILL when `step` is reached for the n-th time, counted from when `after` was; `end` just before."""
+    """Returns faults that kill when `step` is reached for the n-th time, counted from when `after` was reached; they
+    call `end` just before."""
     lock = threading.Lock()
     seen, counts = 0, after is None
 
@@ -60,7 +61,7 @@ class Heard(NamedTuple):
 
 
 def write_heard(fd: int, heard: Heard) -> None:
-    """In one call: a killed process has written all of it or nothing."""
+    """Writes in one call: a killed process has written all of it or nothing."""
     kind, data = heard.message.kind, heard.message.data
     os.write(fd, heard.peer + bytes([kind]) + len(data).to_bytes(4, "big") + data)
 
@@ -75,7 +76,7 @@ def read_heard(path: Path) -> Iterator[Heard]:
 
 
 class _Tap:
-    """A handler that notes each message before the node's own sees it; all else goes straight to that."""
+    """A handler that notes each message before the node's own handler receives it, and passes all else on unchanged."""
 
     def __init__(self, handler: Handler, fd: int) -> None:
         self._handler = handler
@@ -126,7 +127,7 @@ def main() -> int:
 
 
 def be_worker(step: str, times: str, spent: str, alone: str) -> None:
-    """`node.training.worker_child` that dies of its checkpoint, once."""
+    """Runs `node.training.worker_child` so that it dies at its checkpoint, once."""
 
     def end() -> None:
         if alone == "True":

@@ -17,23 +17,23 @@ from chain.signing import SigningKey
 from chain.state import State
 
 GetBlockId = Callable[[int], Id | None]
-Order = tuple[int, int, Digest]  # in which miners take changes: by class, `made` and id
-RANKS = {Consent.PROOF: 1, Consent.REPLACEMENT: 2}  # all others come first
+Order = tuple[int, int, Digest]  # the order in which miners take changes: by class, `made` and id
+RANKS = {Consent.PROOF: 1, Consent.REPLACEMENT: 2}  # all others have class 0 and come first
 
 
 def approve(change_id: Digest, voter: Id) -> Approval:
-    """A yes with 64 bytes that stand for a signature."""
+    """Returns an approval with 64 bytes that stand for a signature."""
     return Approval(change_id, Answer.YES, voter, b"yes" + change_id + voter[:29])
 
 
 def is_approved(approval: Approval) -> bool:
-    """Whether this is what `approve` makes: the world lets nobody say it for another."""
+    """Says whether `approve` made this: in this world nobody can approve for another."""
     return approval == approve(approval.change_id, approval.voter)
 
 
 @dataclass(frozen=True, slots=True)
 class Dossier:
-    """A change and what somebody holds of the consent to it."""
+    """A change, and the consent to it that a site holds."""
 
     change_id: Digest
     change: Change
@@ -43,7 +43,7 @@ class Dossier:
 
 @dataclass
 class Consents:
-    """All that was said to one change."""
+    """All answers to one change."""
 
     change: Change
     approvals: dict[Id, Approval] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Desk:
         self._results: dict[tuple[Digest, Digest, int], State | None] = {}
 
     def add(self, dossier: Dossier) -> bool:
-        """Whether anything of it was new."""
+        """Adds a dossier. Returns whether anything of it was new."""
         held = self.opened.setdefault(dossier.change_id, Consents(dossier.change))
         before = len(held.approvals) + len(held.readiness)
         is_new = not before
@@ -70,7 +70,7 @@ class Desk:
         return is_new or len(held.approvals) + len(held.readiness) > before
 
     def open(self, change: Change) -> Digest:
-        """Begin with a change of one's own."""
+        """Opens a change of the site's own. Returns its id."""
         change_id = change.compute_id(self._chain_id)
         self.opened.setdefault(change_id, Consents(change))
         return change_id
@@ -80,24 +80,24 @@ class Desk:
         return Dossier(change_id, held.change, tuple(held.approvals.values()), tuple(held.readiness.values()))
 
     def get_held(self) -> frozenset[tuple[Digest, Id]]:
-        """Who said something to which change; each change by itself, too."""
+        """Returns who answered which change; each change also without a voter."""
         pairs = ((change_id, key) for change_id, c in self.opened.items() for key in (ZERO, *c.approvals, *c.readiness))
         return frozenset(pairs)
 
     def get_news(self, held: frozenset[tuple[Digest, Id]]) -> Iterator[Dossier]:
-        """For somebody who holds this much."""
+        """Yields the dossiers that a site lacks that holds this much."""
         for change_id, mine in self.opened.items():
             if any((change_id, key) not in held for key in (ZERO, *mine.approvals, *mine.readiness)):
                 yield self.get_dossier(change_id)
 
     def forget(self, state: State, height: int) -> None:
-        """What was executed, and what can stand in no block from this height on."""
+        """Drops changes that were executed, and those that no block from this height on may hold."""
         for change_id, held in list(self.opened.items()):
             if change_id in state.executed or held.change.expires < height:
                 del self.opened[change_id]
 
     def find_complete(self, state: State, height: int, get_block_id: GetBlockId) -> list[tuple[Order, ApprovedChange]]:
-        """The changes that may stand at `height`, in the order in which miners take them."""
+        """Finds the changes that may stand at `height`, in the order in which miners take them."""
         found = []
         for change_id, held in self.opened.items():
             after = self._execute(change_id, held.change, state, height)
@@ -142,5 +142,5 @@ def _write(state: State, change: Change, answers: Iterable[Approval], readiness:
 
 
 def stand_ready(key: SigningKey, chain_id: Digest, change_id: Digest, height: int, block_id: Id) -> Readiness:
-    """Really signed: few are."""
+    """Signs the readiness of a new key, by a real signature: there are few."""
     return sign_readiness(key, chain_id, change_id, height=height, block_id=block_id)

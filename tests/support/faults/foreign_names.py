@@ -10,12 +10,12 @@ from pathlib import Path
 from node.host.child import ROOT
 from support.federation.real_nodes import COMMAND_S, Finished
 
-# As pip writes it.
+# as pip writes it
 START = "import sys\nfrom fednode.__main__ import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
 
 
 def make_hostile_directory(directory: Path) -> Path:
-    """With an `ml/`, a `chain/` and a `node.py` that nobody can import."""
+    """Makes a directory with an `ml/`, a `chain/` and a `node.py` that nobody can import."""
     for name in ("ml", "chain"):
         (directory / name).mkdir(parents=True)
         (directory / name / "__init__.py").write_text(f"raise RuntimeError('the user has a {name} of their own')\n")
@@ -24,12 +24,12 @@ def make_hostile_directory(directory: Path) -> Path:
 
 
 def make_environment(*first: Path) -> dict[str, str]:
-    """With `first` before all else on PYTHONPATH, and us behind."""
+    """Returns an environment with `first` before all else on PYTHONPATH, and our packages behind."""
     return {**os.environ, "PYTHONPATH": os.pathsep.join([*map(str, first), ROOT])}
 
 
 def run_as_user(place: Path, *arguments: object, path: tuple[Path, ...] = (), by_module: bool = False) -> Finished:
-    """`fednode` from the directory `place`, as pip's script starts it or by `python -m fednode`."""
+    """Runs `fednode` in the directory `place`, as pip's script starts it or by `python -m fednode`."""
     script = place.parent / "bin" / "fednode"
     script.parent.mkdir(exist_ok=True)
     script.write_text(START)

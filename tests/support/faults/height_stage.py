@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HeightStage(Stage):
-    """One height: its members in the state before it, and whose keys were in force once and have been stolen since."""
+    """One height: its members in the state before it, and the stolen keys that were once in force."""
 
     def __init__(self, world: ChangingWorld, height: int) -> None:
         self._world = world
@@ -85,7 +85,7 @@ class HeightStage(Stage):
         return block_id
 
     def _get_opinion(self, index: int, block_id: Id) -> tuple[bool, bool]:
-        """A change needs no authors."""
+        """Returns the opinion on a block: a change needs no authors to be acceptable."""
         if self._world.blocks[block_id].change is not None:
             return True, True
         return super()._get_opinion(index, block_id)
@@ -96,7 +96,8 @@ class HeightStage(Stage):
         return self._valid[block_id]
 
     def _validate(self, block: PlainBlock) -> bool:
-        """By the rules of the chain: the miner is active, and a change has all consent that it needs."""
+        """Validates a block by the rules of the chain: the miner is active, and a change has all consent that it
+        needs."""
         if (block.height, block.parent) != (self.height, self.parent.id) or not self.state.is_active(block.miner):
             return False
         if block.change is None:
@@ -132,7 +133,7 @@ class HeightStage(Stage):
             self._forge(vote)
 
     def _forge(self, vote: Vote) -> None:
-        """What is there of a certificate, with whatever the liars can add, sent as if it were one."""
+        """Sends an incomplete certificate, with all votes that the liars can add, as if it were complete."""
         heard = self._heard.setdefault((vote.view, vote.block_id), {})
         heard[self.members.index(vote.voter)] = vote.signature
         for index in self._actors:
@@ -164,7 +165,7 @@ class HeightStage(Stage):
             member.boot()
 
     def close(self) -> None:
-        """All honest sites have gone on."""
+        """Closes the height, once all honest sites have left it."""
         self._is_over = True
         for actors in self._actors.values():
             for actor in actors:

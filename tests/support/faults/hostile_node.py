@@ -46,7 +46,7 @@ def trick(install: Trick) -> Trick:
 
 
 def put(owner: object, **attributes: object) -> None:
-    """In the place of what the honest program has there."""
+    """Replaces attributes of the honest program."""
     for name, value in attributes.items():
         setattr(owner, name, value)
 
@@ -55,7 +55,7 @@ def put(owner: object, **attributes: object) -> None:
 
 
 def spoil_payloads(spoil: Spoil, weight: int | None = None) -> None:
-    """Every number it sends goes through `spoil`."""
+    """Passes every number that the node contributes through `spoil`."""
     honest = Contributor.on_trained
 
     async def on_trained(self: Contributor, height: int, trained: Trained) -> None:
@@ -109,7 +109,7 @@ def sends_a_payload_of_a_kind_that_there_is_not() -> None:
 
 
 class OffClock(SystemClock):
-    """Ahead of the host's clock."""
+    """A clock ahead of the host's."""
 
     ahead_ms = 0
 
@@ -126,7 +126,7 @@ def has_a_clock_that_is_five_minutes_fast() -> None:
 
 
 def seal_ahead(ahead_ms: int) -> None:
-    """Its blocks are from the future, and each goes to one peer 25 ms before it goes to the others."""
+    """Seals blocks with times ahead of the clock, and sends each to one peer 25 ms before the others."""
     honest = mining.mine_block
 
     async def mine_block(*given: Any, clock: Any, **named: Any) -> Block:
@@ -291,7 +291,7 @@ def says_that_it_is_a_million_blocks_ahead() -> None:
 
 @trick
 def sends_garbage_and_forged_votes() -> None:
-    """A bad one of each kind with every status, which is the end of its connection for a while."""
+    """Sends garbage and a forged vote with every status; peers then refuse its connection for a while."""
     _remember_services()
     honest = Gossip.get_status
 

@@ -1,5 +1,5 @@
-"""A federation of real nodes of which any may be made to die at a durable step, while all others write down what they
-hear; and what must hold of one that has died (PROTOCOL §8, §11.5)."""
+"""A federation of real nodes of which any can be made to die at a durable step, while all others write down what they
+receive; and the checks of a node that has died (PROTOCOL §8, §11.5)."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from support.federation.real_nodes import WAIT_S, Federation, run_command
 from support.federation.wiretap import read_approval, read_slot
 
 ROOT = Path(__file__).parents[3]
-# Nobody can contradict itself by one.
+# kinds by which no node can contradict itself
 _SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.HINT, MessageKind.PAYLOAD)
 
 
 class KillableProcess(NodeProcess):
-    """A node started with `support.faults.doomed_node`'s options, the next time only; with none it is a plain
+    """A node that is started once with the options of `support.faults.doomed_node`; without options, as a plain
     `fednode`."""
 
     options: tuple[str, ...] = ()
@@ -55,7 +55,7 @@ class KillableProcess(NodeProcess):
 
 
 class Killable(Federation):
-    """`start` makes listeners of all it is not told to make die."""
+    """A federation whose `start` makes every node record messages unless it is to die."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
@@ -63,7 +63,7 @@ class Killable(Federation):
             self.nodes[name] = KillableProcess(node.node)
 
     def add(self, node: TestnetNode) -> None:
-        """A site that is set up to join."""
+        """Adds a site that is set up to join."""
         self.nodes[node.name] = KillableProcess(node)
 
     def get_tap(self, name: str) -> Path:
@@ -75,20 +75,21 @@ class Killable(Federation):
         await super().start(*names)
 
     async def start_plain(self, name: str) -> None:
-        """As an operator would, without anything of the tests in it."""
+        """Starts a node as an operator would, without any test code in it."""
         await super().start(name)
 
     async def start_doomed(
         self, name: str, step: str, *, times: int = 1, after: str | None = None, is_alone: bool = False
     ) -> None:
-        """Returns at once: it may be dead before it could answer anybody. `is_alone` spares the worker's daemon."""
+        """Starts a node that will die, and returns at once: it may be dead before it could answer. `is_alone` kills
+        only the worker and spares the daemon."""
         options = ["--die-at", step, "--times", str(times), *(["--alone"] if is_alone else ())]
         options += ["--after", after] if after is not None else []
         self._set_options(name, "--tap", str(self.get_tap(name)), *options)
         await self.nodes[name].start()
 
     async def wait_until_killed(self, name: str, what: str) -> None:
-        """Until the node has died of itself, and all that it had started."""
+        """Waits until the node has died by itself, with all that it had started."""
         process = self.nodes[name].process
         assert process is not None
         try:
@@ -99,7 +100,7 @@ class Killable(Federation):
         await self.wait_until_unlocked(name)
 
     async def wait_until_unlocked(self, name: str) -> None:
-        """A worker may outlive its daemon by a moment; the directory is free all the same once that is gone."""
+        """Waits until the directory is unlocked: a worker may outlive its daemon by a moment."""
         deadline_s = time.monotonic() + WAIT_S
         while True:
             try:
@@ -117,7 +118,7 @@ class Killable(Federation):
             node.options = options
 
     async def stop_one(self, name: str) -> int:
-        """The others run and listen, this one does not. Their height."""
+        """Starts the others, which record, and stops this one. Returns their height."""
         if name in self.running:
             assert await self.stop(name) == 0
         others = [other for other in self.names if other != name]
@@ -126,13 +127,13 @@ class Killable(Federation):
         return await self.get_greatest_height()
 
     async def get_greatest_height(self) -> int:
-        """Of all that run."""
+        """Returns the greatest height of all running nodes."""
         heights: list[int] = [status["height"] for status in (await self.get_statuses()).values()]
         return max(heights)
 
     async def bring_back(self, name: str) -> float:
-        """Brings a dead node back: what it left is whole; started as an operator would, it contributes. The seconds
-        until then."""
+        """Starts a dead node again, after checking that what it left is whole, as an operator would. Returns the
+        seconds until it contributes."""
         height = self.check_dead(name)
         began_s = time.monotonic()
         await self.start_plain(name)
@@ -144,7 +145,7 @@ class Killable(Federation):
         return took_s
 
     async def stop_and_check_all(self) -> None:
-        """The end of a story: nobody has contradicted itself, and every directory holds."""
+        """Ends a story: checks that no node has contradicted itself, and that every directory is whole."""
         for name in self.running:
             assert await self.stop(name) == 0
         assert self.check_nothing_contradicted() > 0
@@ -164,7 +165,8 @@ class Killable(Federation):
         return [heard for name in self.names for heard in read_heard(self.get_tap(name))]
 
     def check_nothing_contradicted(self) -> int:
-        """Of nobody was anything heard, in any life, that says two things for one slot. How many slots there were."""
+        """Checks that no node was seen to sign, in any of its lives, two contents for one slot. Returns the number of
+        slots."""
         said: dict[Hashable, bytes] = {}
         for _, message in self.read_all_heard():
             assert message.kind is not MessageKind.EVIDENCE, "somebody was convicted"
@@ -175,7 +177,8 @@ class Killable(Federation):
         return len(said)
 
     def check_dead(self, name: str) -> int:
-        """Of a node that is down: what it left is whole, and holds all that anybody heard of it. Its head's height."""
+        """Checks that what a stopped node left is whole, and holds everything that others received from it. Returns its
+        head's height."""
         genesis, me = self.genesis, self.get_id(name)
         with SqliteStore.open(self.get_data_dir(name), genesis, readonly=True) as store:
             report = run_audit(genesis, store, deep=True)
@@ -193,7 +196,7 @@ class Killable(Federation):
 
 
 def check_stored(store: SqliteStore, genesis: Genesis, message: Message) -> None:
-    """Checks that what a node sent of its own is what its store has in that slot."""
+    """Checks that its store has the message that a node sent in the message's slot."""
     match message.kind:
         case MessageKind.CONTRIBUTION:
             contribution = codec.decode_contribution(message.data)
@@ -217,7 +220,7 @@ def check_stored(store: SqliteStore, genesis: Genesis, message: Message) -> None
 
 
 def find_open(store: SqliteStore, genesis: Genesis, change_id: Digest) -> StoredChange | None:
-    """A change as a store keeps it; None once it is on its chain, where that has its approvals."""
+    """Finds a change as a store keeps it; None once it is on its chain, which then has its approvals."""
     if change_id in store.get_state(store.head_height).executed:
         return None
     held = {compute_change_id(genesis.chain_id, each.change): each for each in store.get_changes()}

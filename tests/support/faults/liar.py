@@ -48,7 +48,7 @@ def make_message(thing: Signed | Status) -> Message:
 
 
 def make_arrays(classes: Sequence[int] = (1, 2), dim: int = DIM, value: float = 1.0, dtype: str = "float32") -> bytes:
-    """A payload of prototypes that are all one number."""
+    """Makes a payload of prototypes in which every number is the same."""
     rows = np.full((len(classes), dim), value, dtype=dtype)
     return payload.encode_arrays({"classes": np.array(classes, dtype=np.int64), "prototypes": rows})
 
@@ -58,7 +58,8 @@ def flip(data: bytes, bit: int) -> bytes:
 
 
 class Liar:
-    """It sees what the honest see (`tip` is that of whoever is furthest) and sends what it is told to."""
+    """A member that sees what the honest see and sends what the test tells it to; `tip` is that of the most advanced
+    member."""
 
     def __init__(self, net: Cluster, name: str) -> None:
         self.net = net
@@ -102,11 +103,11 @@ class Liar:
 
     @property
     def height(self) -> int:
-        """The height the honest work on."""
+        """The height that the honest work on."""
         return self.tip.height + 1
 
     def get_contributions(self, height: int | None = None) -> dict[Id, Contribution]:
-        """The contributions it has heard of a height, by author."""
+        """Returns the contributions that it has received for a height, by author."""
         height = self.height if height is None else height
         heard = (message for _, message in self.heard if message.kind is MessageKind.CONTRIBUTION)
         found = (codec.decode_contribution(message.data) for message in heard)
@@ -119,7 +120,7 @@ class Liar:
         return get_genesis_spec(self.net.genesis)
 
     def offer(self, payloads: Mapping[str, bytes], *, weight: int = 1) -> Contribution:
-        """A contribution of these payloads by kind, which are among its blobs, for the height in hand."""
+        """Makes a contribution of these payloads by kind for the current height, and serves them as blobs."""
         refs = []
         for kind, data in payloads.items():
             digest = hashlib.sha256(data).digest()
@@ -147,7 +148,8 @@ class Liar:
         chain_id: Digest | None = None,
         key: SigningKey | None = None,
     ) -> Contribution:
-        """Signed by its key (or the one given), for the height in hand; the payload is among its blobs."""
+        """Makes a contribution for the current height, signed by its key (or the given one), and serves its payload as
+        a blob."""
         data = make_prototypes(3, self.height) if data is None else data
         digest = hashlib.sha256(data).digest()
         self.blobs[digest] = data
@@ -171,7 +173,7 @@ class Liar:
         difficulty: int | None = None,
         miner: SigningKey | None = None,
     ) -> Block:
-        """A mined block on the tip; the aggregate is the right one unless given."""
+        """Makes a mined block on the tip; the aggregate is the right one unless given."""
         genesis, tip = self.net.genesis, self.tip
         chosen = sorted(contributions, key=lambda contribution: contribution.author)
         if time_ms is None:
@@ -188,7 +190,7 @@ class Liar:
         )
 
     def compute_aggregate(self, contributions: Sequence[Contribution]) -> Aggregate:
-        """The aggregate of these contributions, from the blobs of whoever holds them."""
+        """Computes the aggregate of these contributions, from the blobs of members that hold them."""
         spec = get_genesis_spec(self.net.genesis)
         authors = [
             specs.AuthorPayloads(
@@ -223,14 +225,14 @@ class Liar:
         )
 
     def make_status(self, **changes: object) -> Status:
-        """The status of an honest member with nothing in hand, but for the changes."""
+        """Makes the status of an honest member without a contribution or votes, but for the changes."""
         status = Status(self.net.genesis.chain_id, self.tip.height, self.tip.id, height=self.height, contributes=True)
         return replace(status, **changes)  # type: ignore[arg-type]  # fields of Status
 
     # what it does
 
     def send(self, thing: Signed | Status | Message, *names: str) -> None:
-        """To everyone connected, or to those named."""
+        """Sends to all connected members, or to those named."""
         message = thing if isinstance(thing, Message) else make_message(thing)
         for peer in sorted(self.transport.connected()):
             if not names or peer in {self.net.id(name) for name in names}:
@@ -243,7 +245,7 @@ class Liar:
 
 @asynccontextmanager
 async def lying(net: Cluster, name: str) -> AsyncIterator[Liar]:
-    """A connected liar in the place of a member that does not run."""
+    """Connects a liar in the place of a member that does not run."""
     liar = Liar(net, name)
     task = asyncio.create_task(liar.transport.run(liar), name=f"{name} lies")
     others = len([node for node in net.nodes.values() if node.task is not None])

@@ -1,4 +1,4 @@
-"""Members that lie: what they send to whom is up to the seed. They collude, and hear everything at once."""
+"""Members that lie: the seed decides what they send to whom. They collude, and learn everything at once."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """The plot that the liars of a world have agreed on."""
+    """The plan that the liars of a world share."""
 
     friends: frozenset[int]  # these are to finalise, the others are not
     flatters: bool
     noise: float
-    stalls: bool = False  # nobody is to finalise: some are to be locked on a block that is too early for others
+    stalls: bool = False  # nobody is to finalise: some are to lock on a block that is too early for others
 
     @classmethod
     def draw(cls, rng: Random, n: int) -> Plot:
@@ -34,7 +34,8 @@ class Plot:
 
 
 class Liar:
-    """Signs anything, tells each member something else, and knows at once what every honest member has signed."""
+    """Signs anything, sends different objects to different members, and learns at once what every honest member has
+    signed."""
 
     def __init__(self, stage: Stage, index: int, plot: Plot) -> None:
         self._stage = stage
@@ -56,7 +57,7 @@ class Liar:
                 stage.post(self._index, target, block_id)
 
     def _choose_time_s(self) -> float:
-        """An honest one, or one at the edge of what is valid for somebody, by the time it gets there."""
+        """Chooses an honest time, or one that is barely valid for some member when the block arrives."""
         stage, rng = self._stage, self._rng
         edge_s = stage.get_time_s(rng.choice(self._audience)) + EARLY_S
         if self._plot.stalls:
@@ -81,13 +82,13 @@ class Liar:
                 self._babble(target, vote)
 
     def _flatter(self, vote: Vote) -> None:
-        """Agree with whoever voted, to its face, and take a friend all the way; stop the others short of it."""
+        """Sends each voter a vote that agrees with its own, and completes a quorum only for chosen members."""
         author = self._stage.members.index(vote.voter)
         self._vote(author, Phase.PREVOTE, vote.view, vote.block_id)
         self._vote(author, Phase.PRECOMMIT, vote.view, vote.block_id if author in self._plot.friends else ZERO)
 
     def _stall(self, view: int) -> None:
-        """Its own block in every view but the first, to all; but nobody gets its precommit."""
+        """Proposes a block and prevotes it in every view but the first, but never precommits it."""
         if view in self._proposed:
             return
         self._proposed.add(view)
@@ -97,7 +98,7 @@ class Liar:
             self._vote(target, Phase.PRECOMMIT, view, ZERO)
 
     def _propose(self, view: int) -> None:
-        """One block to all, or to each another."""
+        """Proposes one block to all, or another to each."""
         choices = self._rng.choices((ZERO, self._rng.randbytes(32), *self._stage.all_blocks * 4), k=2)
         for target in self._audience:
             self._vote(target, Phase.PREVOTE, view, choices[target in self._plot.friends])
@@ -116,7 +117,7 @@ class Liar:
 
 
 class Silent:
-    """A liar that says nothing at all."""
+    """A liar that sends nothing at all."""
 
     def on_message(self, source: int, message: Message) -> None:
         pass
@@ -126,7 +127,7 @@ class Silent:
 
 
 def make_liars(stage: Stage, indices: Sequence[int]) -> dict[int, list[Actor]]:
-    """One fashion for all of them, now and then with one who differs."""
+    """Makes liars of one kind, with an occasional exception."""
     rng = stage.rng
     plot = Plot.draw(rng, len(stage.members))
     fashion = rng.choice((Silent, Member, Liar, Liar, Liar))
@@ -145,7 +146,7 @@ def make_liars(stage: Stage, indices: Sequence[int]) -> dict[int, list[Actor]]:
 
 
 def _make_twins(stage: Stage, index: int) -> tuple[Member, Member]:
-    """One key, two honest minds, each with its own audience (Bano et al. 2020, "Twins")."""
+    """Makes two honest members with one key, each connected with other members (Bano et al. 2020, "Twins")."""
     others = [i for i in range(len(stage.members)) if i != index]
     stage.rng.shuffle(others)
     cut = stage.rng.randrange(len(others) + 1)

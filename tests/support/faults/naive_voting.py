@@ -14,7 +14,7 @@ from chain.waits import Waits
 
 
 class VoteOnce:
-    """Vote once, for the first valid block: with two blocks about, the votes may split and nothing can follow."""
+    """Votes once, for the first valid block: with two blocks the votes may split and no block can become final."""
 
     def __init__(self, *, height: int, members: tuple[Id, ...], quorum: int, me: Id | None, waits: Waits) -> None:
         self.view = 0
@@ -27,7 +27,7 @@ class VoteOnce:
         self._waits = waits
         self._candidates: dict[Id, None] = {}
         self._votes: dict[tuple[int, Id], Vote] = {}
-        self._voted = -1  # the last view I voted in
+        self._voted = -1  # the last view that it voted in
 
     def start(self) -> list[Action]:
         return []
@@ -82,7 +82,7 @@ class VoteOnce:
 
 
 class VoteAgain(VoteOnce):
-    """On timeout vote again, for the best block: a majority that one member has seen, the others may yet leave."""
+    """Votes again on timeout, for the best block: members may then leave a majority that one member has seen."""
 
     def on_timer(self, timer: Timer) -> list[Action]:
         if timer.view != self.view or self.finalised is not None:

@@ -10,7 +10,7 @@ from node.cli import main
 
 
 def get_command() -> tuple[str, ...]:
-    """The command by which `NodeProcess` starts a daemon of the later release."""
+    """Returns the command by which `NodeProcess` starts a daemon of the later release."""
     return ("env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m", "support.faults.newer_release")
 
 

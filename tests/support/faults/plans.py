@@ -1,8 +1,8 @@
 """The plan of what is to change in a federation while a schedule runs, and what becomes of those who take part.
 
-A site is known by its address: founders first, then whoever may join or replace. A plan is drawn so that I16 can be
-asked for: whatever part of it is executed, in whatever order, the honest who stay make a quorum. Where nobody lies and
-nobody falls silent on the way this is asked of the founders alone: from there on the rules of consent must see to it.
+A site is known by its address: founders first, then those that may join or replace. A plan is drawn so that I16 can be
+required: whichever part of it is executed, in any order, the honest sites that stay make a quorum. Where nobody lies or
+falls silent, this is required of the founders alone: from there on the rules of consent must ensure it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ class Kind(Enum):
     REMOVE = "remove"
     LEAVE = "leave"
     ROTATE = "rotate"
-    REPLACE = "replace"  # a key that was lost, by that of another site
+    REPLACE = "replace"  # a lost key, by the key of another site
     QUORUM = "quorum"  # the other quorum rule
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A change that `proposer` proposes when it has `at` blocks. `site` is whom it is about, `new` who takes its
-    place."""
+    """A change that `proposer` proposes when it has `at` blocks. `site` is the subject of it, `new` takes its place."""
 
     kind: Kind
     proposer: int
@@ -75,14 +74,14 @@ def flip_rule(rule: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`target` is the height at which the schedule ends; `fates` are by address."""
+    """A plan. `target` is the height at which the schedule ends; `fates` are by address."""
 
     num_founders: int
     rule: str
     fates: tuple[Fate, ...]
     steps: tuple[Step, ...]
     target: int
-    ghosts: frozenset[int] = field(default=frozenset())  # sites whose keys get into wrong hands once not in force
+    ghosts: frozenset[int] = field(default=frozenset())  # sites whose keys are stolen once they are not in force
 
     @property
     def founders(self) -> Roster:
@@ -90,14 +89,14 @@ class Plan:
 
     @property
     def is_guarded(self) -> bool:
-        """Whether the rules of consent alone keep a quorum of the honest: who consents stays."""
+        """Says whether the rules of consent alone keep a quorum of honest sites: those that consent stay up."""
         return not {Fate.LYING, Fate.FADING} & set(self.fates)
 
     def get_sites(self, *fates: Fate) -> list[int]:
         return [address for address, fate in enumerate(self.fates) if fate in fates]
 
     def is_viable(self, roster: Roster, open_steps: Sequence[Step], away: Collection[int] = ()) -> bool:
-        """Whether a quorum stays, and not too many lie, whatever of these steps is executed next."""
+        """Says whether a quorum stays, and not too many lie, whichever of these steps is executed next."""
         return all(self._is_sound(roster.follow(steps), away) for steps in self._get_courses(open_steps))
 
     def _get_courses(self, steps: Sequence[Step]) -> Iterator[tuple[Step, ...]]:
@@ -109,7 +108,7 @@ class Plan:
             yield from combinations(possible, size)
 
     def _may_be_executed(self, step: Step) -> bool:
-        """Not where the new key is never ready."""
+        """Says whether a step can be executed: not where the new key is never ready."""
         newcomer = {Kind.JOIN: step.site, Kind.REPLACE: step.new}.get(step.kind)
         return newcomer is None or self.fates[newcomer] is not Fate.DEAD
 

@@ -31,7 +31,7 @@ Attack = Callable[["Target"], int]
 
 @dataclass
 class Target:
-    """The port of a node, whom it takes callers for, and what an attacker keeps open there."""
+    """The port of a node, the identities it accepts and refuses, and the connections that an attacker keeps open."""
 
     port: int
     member: ssl.SSLContext
@@ -43,7 +43,7 @@ class Target:
         return socket.create_connection(("127.0.0.1", self.port), timeout=SOCKET_S)
 
     def hold(self, connection: socket.socket) -> None:
-        """Keeps it open; the oldest makes room."""
+        """Keeps a connection open; closes the oldest to make room."""
         self.held.append(connection)
         if len(self.held) > self.max_held:
             self.held.pop(0).close()
@@ -54,7 +54,8 @@ class Target:
 
     @contextmanager
     def open_http2(self, *settings: tuple[int, int]) -> Iterator[ssl.SSLSocket]:
-        """A connection as a member, past the handshake and the settings. Broken off by the node is not an error."""
+        """Opens a connection as a member, past the handshake and the settings. A disconnection by the node is not an
+        error."""
         with suppress(OSError), self.connect() as plain, self.member.wrap_socket(plain) as secure:
             body = b"".join(struct.pack(">HI", key, value) for key, value in settings)
             secure.sendall(PREFACE + frame(SETTINGS, 0, 0, body))
@@ -62,7 +63,8 @@ class Target:
 
 
 def make_target(port: int, member: SigningKey, path: Path) -> Target:
-    """Strangers are: nobody, a key that is no member's, a forger of a member's name, and one whose time is over."""
+    """Makes the target. Its strangers are a caller without a certificate, a key that is no member's, a certificate that
+    forges a member's name, and an expired one."""
     stranger = SigningKey.from_private_bytes(os.urandom(32))
     leaves = (
         None,
@@ -88,12 +90,12 @@ def _make_context(leaf: Leaf | None, path: Path) -> ssl.SSLContext:
 
 
 def frame(kind: int, flags: int, stream: int, body: bytes = b"") -> bytes:
-    """An HTTP/2 frame (RFC 9113, 4.1)."""
+    """Makes an HTTP/2 frame (RFC 9113, 4.1)."""
     return struct.pack(">I", len(body))[1:] + bytes([kind, flags]) + struct.pack(">I", stream) + body
 
 
 def make_request_headers(method: str) -> bytes:
-    """An HPACK block of literals that begins a gRPC call, without an entry in the dynamic table."""
+    """Makes an HPACK block of literals that begins a gRPC call, without an entry in the dynamic table."""
     path = f"/fednode.v1.Peer/{method}".encode()
 
     def literal(name: bytes, value: bytes) -> bytes:
@@ -107,7 +109,7 @@ def make_request_headers(method: str) -> bytes:
 
 
 def send_garbage(target: Target) -> int:
-    """Bytes that are no TLS, small and large, on connections that stay open as long as the node lets them."""
+    """Sends bytes that are no TLS, small and large, on connections that stay open as long as the node allows."""
     for size in (1, 5, 100, 16_384, 200_000):
         connection = target.connect()
         with suppress(OSError):
@@ -117,7 +119,7 @@ def send_garbage(target: Target) -> int:
 
 
 def send_plain_http2(target: Target) -> int:
-    """HTTP/2 without TLS."""
+    """Sends HTTP/2 without TLS."""
     connection = target.connect()
     with suppress(OSError):
         connection.sendall(PREFACE + frame(SETTINGS, 0, 0))
@@ -126,7 +128,7 @@ def send_plain_http2(target: Target) -> int:
 
 
 def hold_half_handshakes(target: Target) -> int:
-    """Hellos that are cut in the middle, or that are whole and never followed by anything."""
+    """Sends hellos that are cut in the middle, or whole and followed by nothing."""
     hello = make_hello(target.strangers[0])
     for part in (hello[:1], hello[: len(hello) // 2], hello):
         connection = target.connect()
@@ -145,13 +147,14 @@ def make_hello(context: ssl.SSLContext) -> bytes:
 
 
 def show_wrong_certificates(target: Target) -> int:
-    """Whole handshakes that the node has to refuse, each with a question behind it. AssertionError when it answers."""
+    """Makes whole handshakes that the node has to refuse, each followed by a request. AssertionError when it
+    answers."""
     for context in target.strangers:
         try:
             with target.connect() as plain, context.wrap_socket(plain) as secure:
                 secure.sendall(PREFACE + frame(SETTINGS, 0, 0))
                 answer = secure.recv(1)
-        except OSError:  # an alert: with TLS 1.3 the client hears of it when it reads
+        except OSError:  # an alert: with TLS 1.3 the client receives it only when it reads
             continue
         assert answer == b"", "the node speaks to a stranger"
     return len(target.strangers)
@@ -175,7 +178,7 @@ def flood_pings(target: Target) -> int:
 
 
 def flood_empty_data(target: Target) -> int:
-    """Frames of nothing, on a call that is open."""
+    """Sends empty frames, on an open call."""
     begin = frame(HEADERS, END_HEADERS, 1, make_request_headers("Push"))
     return _flood(target, frame(DATA, 0, 1) * 500, begin)
 
@@ -189,7 +192,7 @@ def flood_unknown_frames(target: Target) -> int:
 
 
 def reset_rapidly(target: Target) -> int:
-    """Calls that are opened and reset at once (CVE-2023-44487)."""
+    """Opens and resets calls at once (CVE-2023-44487)."""
     headers, count = make_request_headers("Push"), 0
     with target.open_http2() as connection:
         for first in range(1, 20_001, 200):
@@ -206,7 +209,7 @@ def reset_rapidly(target: Target) -> int:
 
 
 def open_many_streams(target: Target) -> int:
-    """Thousands of calls on one connection, none of which ever says anything or takes an answer."""
+    """Opens thousands of calls on one connection, which never send anything or read an answer."""
     headers, count = make_request_headers("Blob"), 0
     with target.open_http2((INITIAL_WINDOW_SIZE, 0)) as connection:
         for first in range(1, 8_001, 200):
@@ -219,7 +222,7 @@ def open_many_streams(target: Target) -> int:
 
 
 def take_nothing(target: Target) -> int:
-    """Asks for everything, on connections whose window is zero, and keeps them."""
+    """Requests everything, on connections whose window is zero, and keeps them."""
     headers = make_request_headers("Blocks")
     question = b"\x00" + struct.pack(">I", 5) + b"\x08\x00\x10\x80\x20"  # first 0, count 4096
     asked = b"".join(
@@ -235,13 +238,13 @@ def take_nothing(target: Target) -> int:
 
 
 def send_endless_headers(target: Target) -> int:
-    """One HEADERS without its end, continued for as long as the node takes it (CONTINUATION flood)."""
+    """Sends one HEADERS without its end, continued for as long as the node accepts it (CONTINUATION flood)."""
     more = frame(CONTINUATION, 0, 1, (b"\x00\x01x\x7f\x80\x01" + b"y" * 255) * 40) * 10
     return _flood(target, more, frame(HEADERS, 0, 1, make_request_headers("Push")))
 
 
 def send_large_headers(target: Target) -> int:
-    """Metadata far over what is taken, call after call."""
+    """Sends metadata far over the limit, call after call."""
     value = b"z" * 100
     extra = b"".join(b"\x00\x04" + f"k{i:03}".encode() + b"\x64" + value for i in range(140))
     count = 0
@@ -254,7 +257,8 @@ def send_large_headers(target: Target) -> int:
 
 
 def break_frames(target: Target) -> int:
-    """Frames that no reader may take: too long, on streams that are not there, of a wrong size, HPACK that is none."""
+    """Sends frames that every reader must refuse: too long, on missing streams, of a wrong size, or with broken
+    HPACK."""
     count = 0
     for broken in (
         b"\xff\xff\xff" + bytes([DATA, 0]) + bytes(4) + bytes(70_000),
@@ -281,7 +285,7 @@ def break_frames(target: Target) -> int:
 
 
 def connect_as_member(target: Target) -> int:
-    """Whole handshakes by the hundred, each kept open without a word."""
+    """Makes hundreds of whole handshakes, and keeps each connection open and idle."""
     for _ in range(20):
         with suppress(OSError):
             target.hold(target.member.wrap_socket(target.connect()))
@@ -312,7 +316,7 @@ INSIDE: tuple[Attack, ...] = (
 
 
 def _flood(target: Target, burst: bytes, begin: bytes = b"") -> int:
-    """`burst` again and again on one connection until the node breaks it off, at most 300 times."""
+    """Sends `burst` again and again on one connection until the node ends it, at most 300 times."""
     count = 0
     with target.open_http2() as connection:
         connection.sendall(begin)
@@ -324,7 +328,7 @@ def _flood(target: Target, burst: bytes, begin: bytes = b"") -> int:
 
 
 def drain(connection: ssl.SSLSocket) -> None:
-    """Takes what the node has answered so far, so that it is never the attacker's own deafness that ends this."""
+    """Reads what the node has answered so far, so that a full buffer at the attacker never ends the attack."""
     connection.settimeout(0.0)
     try:
         while connection.recv(65_536):

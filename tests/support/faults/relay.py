@@ -18,12 +18,12 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from support.faults.connections import serve_connections
 
 READ_BYTES = 16 * 1024
-HELD_BYTES = 64 * 1024  # by each end for this way: what a server has handed over is nearly what has passed
+HELD_BYTES = 64 * 1024  # held by each end, so that what a server has sent is nearly what has passed
 
 
 class Relay:
-    """Of what the server sends, each connection gets `bytes_per_s`, all of it if None; `passed` is how much that was,
-    of all connections. What it is sent goes through as it comes; nothing does while the `way` is not free."""
+    """A relay that passes the server's bytes at `bytes_per_s` on each connection, at once if None; `passed` counts them
+    over all connections. Bytes to the server pass at once; none pass while `way` is not set."""
 
     def __init__(self, host: str, port: int, bytes_per_s: float | None) -> None:
         self.bytes_per_s = bytes_per_s
@@ -66,7 +66,7 @@ class Relay:
 
     async def _down(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         loop = asyncio.get_running_loop()
-        free_s = loop.time()  # when the next byte may pass
+        free_s = loop.time()  # the time at which the next byte may pass
         with suppress(OSError):
             while data := await reader.read(READ_BYTES):
                 await self.way.wait()
@@ -82,7 +82,7 @@ class Relay:
 async def relaying(
     servers: Iterable[tuple[str, int]], *, bytes_per_s: float | None = None
 ) -> AsyncIterator[tuple[Relay, ...]]:
-    """One relay for each server, host and port."""
+    """Runs one relay for each server, given by host and port."""
     async with AsyncExitStack() as stack:
         relays = []
         for host, port in servers:

@@ -2,11 +2,11 @@
 
 Messages are delayed, reordered, lost and doubled; links break one way or both, sides form and dissolve; any set of
 members crashes, all at once too, also between making a vote durable and sending it, and comes back with durable state
-alone. Clocks are wrong, and liars seal times at the very edge of what is valid yet. Liars equivocate. Then the network
-settles, and what is repaired is repaired by status (PROTOCOL §5). After every step the invariants of PROTOCOL §8 are
-checked for whoever moved; a breach raises with the seed that shows it.
+alone. Clocks are wrong, and liars seal times that are barely valid. Liars equivocate. Then the network settles, and
+status messages repair what is missing (PROTOCOL §5). After every step the invariants of PROTOCOL §8 are checked for the
+member that acted; a breach raises with the seed that shows it.
 
-Nothing here knows how votes are decided: `make_voting` is `chain.finality.Voting` or one of the naive rules.
+The world does not depend on the rule of voting: `make_voting` is `chain.finality.Voting` or one of the naive rules.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ PATIENT = Waits(delta_s=1, propose_s=5, propose_step_s=1, vote_s=2, vote_step_s=
 HASTY = Waits(
     delta_s=0.2, propose_s=1, propose_step_s=0.1, vote_s=0.1, vote_step_s=0.1, cap_s=20, collect_s=0, status_s=10
 )
-PATIENCE_S = 1500.0  # after healing; a view is at most 60 s long
+PATIENCE_S = 1500.0  # after healing; a view takes at most 60 s
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     block_id: Id
-    view: int  # of the certificate
-    top_view: int  # the highest an honest member came to
+    view: int  # the view of the certificate
+    top_view: int  # the highest view an honest member reached
     steps: int
 
 
@@ -60,7 +60,7 @@ def make_members(n: int) -> tuple[Id, ...]:
 
 
 def draw_temper(rng: Random, calm: bool | None, time_rule: TimeRule = TimeRule.HOLD) -> tuple[Temper, bool]:
-    """And whether nothing at all goes wrong."""
+    """Draws the temper of a world, and whether nothing at all goes wrong."""
     mining_s = rng.choice((0.3, 2.0, 10.0))
     harmony, fullness = rng.choice((0.0, 0.5, 1.0, 1.0)), rng.choice((0.0, 0.5, 1.0))
     is_calm = rng.random() < 0.25 if calm is None else calm
@@ -69,7 +69,7 @@ def draw_temper(rng: Random, calm: bool | None, time_rule: TimeRule = TimeRule.H
 
 
 class Network:
-    """The network of a schedule: who hears whom, how late and how often. Until `healed_s` anything goes."""
+    """The network of a schedule: which messages arrive, how late and how often. Until `healed_s` anything goes."""
 
     def __init__(self, rng: Random, healed_s: float, sides: Sequence[Sequence[int]]) -> None:
         self.healed_s = healed_s
@@ -79,11 +79,11 @@ class Network:
         self._loss = rng.choice((0.0, 0.05, 0.3, 0.6))
         self._doubling = rng.choice((0.0, 0.1))
         self._lateness_s = rng.choice((0.5, 3.0, 12.0))
-        if sides:  # nothing else is wrong
+        if sides:  # nothing else goes wrong
             self._loss, self._lateness_s = 0.0, 0.2
 
     def draw_delays(self, now: float, source: int, target: int, message: object) -> tuple[float, ...]:
-        """One delay per copy that arrives."""
+        """Draws the delay of each copy that arrives."""
         if now >= self.healed_s:
             return (self._rng.uniform(0.05, 0.5),)
         is_muffled = isinstance(message, Vote) and message.phase is self._muffled and self._rng.random() < 0.6
@@ -93,7 +93,7 @@ class Network:
         return tuple(self._rng.expovariate(1 / self._lateness_s) for _ in range(copies))
 
     def break_links(self, n: int) -> None:
-        """Sides, or single links one way, or most votes of one phase, or all whole again."""
+        """Breaks links: between sides, single ones one way, or for most votes of one phase; or mends all."""
         kind = self._rng.randrange(4)
         pairs = [(a, b) for a in range(n) for b in range(n) if a != b]
         self._cut, self._muffled = set(), None
@@ -121,7 +121,8 @@ class World(Stage):
         sides: Sequence[Sequence[int]] = (),
         time_rule: TimeRule = TimeRule.HOLD,
     ) -> None:
-        """`calm`: nothing goes wrong, or surely something, or (None) as the seed says. `sides` stay apart for 60 s."""
+        """Sets the world up. `calm`: nothing goes wrong, or surely something, or (None) as the seed says. `sides` stay
+        apart for 60 s."""
         rng = Random(f"{seed}/{n}/{f}/{quorum}")
         height = rng.randrange(1, 1000)
         temper, self._is_calm = draw_temper(rng, calm, time_rule)
@@ -138,7 +139,7 @@ class World(Stage):
         self._make_voting = make_voting
         self._network = Network(rng, healed_s, sides)
         self._power_failure = 0.0 if self._is_calm else rng.choice((0.0, 0.02, 0.15))
-        self._needed: list[Member] = []  # once the network has settled: those who are there
+        self._needed: list[Member] = []  # the members present once the network has settled
         liars = sorted(rng.sample(range(n), f))
         honest = [index for index in range(n) if index not in liars]
         self.checker = Checker(self.members, quorum, frozenset(honest))
@@ -148,7 +149,7 @@ class World(Stage):
         self._open()
 
     def run(self) -> Outcome:
-        """Until every member that is up when the network has settled has finalised; raises `InvariantBroken`."""
+        """Runs until every member that is up when the network has settled has finalised. Raises `InvariantBroken`."""
         self.advance(self._network.healed_s + PATIENCE_S)
         for member in self._needed:
             if member.disk.decided is None:
@@ -157,7 +158,7 @@ class World(Stage):
         return Outcome(block_id, certificate.view, self.checker.top_view, self.time.steps)
 
     def advance(self, until_s: float) -> None:
-        """Let everything happen that is due by then; once all who are needed have finalised, nothing is."""
+        """Runs everything that is due by then; stops once all needed members have finalised."""
         self.time.advance(until_s, self._is_over)
 
     def _is_over(self) -> bool:
@@ -214,7 +215,7 @@ class World(Stage):
             self.time.schedule(self.rng.expovariate(1 / 8.0), partial(self._boot, member))
 
     def _heal(self) -> None:
-        """The network settles. Of those not needed for a quorum some stay away."""
+        """Settles the network. Some members not needed for a quorum stay down."""
         most = 0 if self._is_calm else max(0, len(self.honest) - self.quorum)
         self._needed = self.rng.sample(self.honest, len(self.honest) - self.rng.randrange(most + 1))
         for member in self.honest:
@@ -238,7 +239,7 @@ def run_schedule(
     calm: bool | None = None,
     time_rule: TimeRule = TimeRule.HOLD,
 ) -> Outcome:
-    """One height under one seed; raises `InvariantBroken` naming what broke, and the schedule that shows it."""
+    """Runs one height under one seed. Raises `InvariantBroken` naming what broke, and the schedule that shows it."""
     quorum = compute_bft_quorum(n) if quorum is None else quorum
     try:
         return World(seed, n, f, quorum=quorum, make_voting=make_voting, calm=calm, time_rule=time_rule).run()

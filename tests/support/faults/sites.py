@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from support.faults.changing_world import ChangingWorld
     from support.faults.height_stage import HeightStage
 
-SYNC_HEIGHTS = 4  # sent at once to one who is behind
-SEEN_STATUSES = 4.0  # a site is seen alive while it was heard from within so many waits between two statuses
+SYNC_HEIGHTS = 4  # sent at once to a site that is behind
+SEEN_STATUSES = 4.0  # a site counts as seen while a message of it arrived within so many waits between two statuses
 
 
 @dataclass(frozen=True, slots=True)
 class AtHeight:
-    """What members say to each other about one height; `source` and `target` are indices on its stage."""
+    """A message between members about one height; `source` and `target` are indices on its stage."""
 
     height: int
     source: int
@@ -43,7 +43,7 @@ class AtHeight:
 
 @dataclass(frozen=True, slots=True)
 class SiteStatus:
-    """How far a site is, and what it holds of which change."""
+    """The status of a site: its height, and what it holds of each change."""
 
     height: int
     held: frozenset[tuple[Digest, Id]]
@@ -74,7 +74,8 @@ class Voter(Member):
 
 
 class Site:
-    """Durable are the chain, the rows and blocks of its height, the changes, and what its operator said to them."""
+    """A site, of which the chain, the rows and blocks of its height, the changes, and its operator's answers are
+    durable."""
 
     def __init__(self, world: ChangingWorld, address: int) -> None:
         self.address = address
@@ -90,7 +91,7 @@ class Site:
         self._life = 0
         self._has_been_member = self.key is not None
 
-    # ---- how far it is
+    # ---- its progress
 
     @property
     def height(self) -> int:
@@ -107,7 +108,7 @@ class Site:
 
     @property
     def is_out(self) -> bool:
-        """Whether it was a member and is none now."""
+        """Says whether it was a member and no longer is."""
         return self.key is None and self._has_been_member
 
     @property
@@ -126,10 +127,10 @@ class Site:
         view = "no vote" if self._member is None else f"view {self._member.voting.view}"
         return f"site {self.address} at height {self.height + 1} ({view}, {self.state})"
 
-    # ---- up and down
+    # ---- starting and stopping
 
     def boot(self) -> None:
-        """With what is durable alone: the states are derived again."""
+        """Boots from durable data alone: the states are derived again."""
         if self.up:
             return
         self.up = True
@@ -148,7 +149,7 @@ class Site:
         if self._member is not None:
             self._member.up = False
 
-    # ---- what comes in
+    # ---- receiving
 
     def on_message(self, source: int, message: SiteMessage) -> None:
         if not self.up:
@@ -168,7 +169,7 @@ class Site:
                 self._take(message)
 
     def _sync(self, decided: Decided) -> None:
-        """A finalised block from somebody: what counts is its certificate."""
+        """Receives a finalised block; only its certificate counts, not its sender."""
         block = self._world.blocks.get(decided.block_id)
         if self.is_out or block is None or block.height != self.height + 1:
             return
@@ -213,7 +214,7 @@ class Site:
         self._has_been_member |= self.key is not None
 
     def _go_on(self) -> None:
-        """At the next height, with the key and among the members of the state before it."""
+        """Enters the next height, with the key and among the members of the state before it."""
         world = self._world
         self._member = None
         for step in world.take_steps(self):
@@ -230,7 +231,8 @@ class Site:
     # ---- changes
 
     def choose_change(self) -> ApprovedChange | None:
-        """What this site mines now: the first complete change, or a round. A join only while the joiner is seen."""
+        """Chooses what this site mines now: the first complete change, or a round. It includes a join only while it
+        sees the joiner."""
         complete = self.desk.find_complete(self.state, self.height + 1, self.get_block_id)
         return next((approved for _, approved in complete if self._would_include(approved)), None)
 
@@ -251,7 +253,7 @@ class Site:
             self._world.on_proposed(change_id, change)
 
     def accuse(self, first: Vote, second: Vote) -> None:
-        """Evidence proves itself, so that nobody needs to approve."""
+        """Proposes a conviction; evidence proves itself, so it needs no approval."""
         member = self.state.get_member(first.voter)
         own = None if self.key is None else self.state.get_member(self.key)
         if member is None or own is None or member.is_suspended or self._accuses(first.voter):
@@ -266,7 +268,7 @@ class Site:
         return any(isinstance(kind, Convict) and key in kind.evidence for kind in kinds)
 
     def _consider(self, change_id: Digest) -> None:
-        """Its operator looks at it some time."""
+        """Has its operator consider the change after some time."""
         if change_id not in self._opinions and not isinstance(self.desk.opened[change_id].change.kind, Convict):
             self._later(self._world.draw_thinking_s(), partial(self._make_up_mind, change_id))
 
@@ -276,7 +278,7 @@ class Site:
             self._renew()
 
     def _renew(self) -> None:
-        """Sign what is to be signed: with the key in force now, and with a new key that stands ready."""
+        """Signs what is to be signed again: with the key in force now, and readiness with a new key."""
         for change_id, held in self.desk.opened.items():
             said = []
             if self._opinions.get(change_id) and self.key is not None and self.key not in held.approvals:
@@ -297,7 +299,7 @@ class Site:
         world.on_ready(self)
         return stand_ready(world.get_signing_key(key), world.chain_id, change_id, self.height, block_id)
 
-    # ---- words
+    # ---- messages
 
     def _keep_telling(self) -> None:
         self._tell()
@@ -327,7 +329,7 @@ class Site:
 def make_kind(
     step: Step, state: State, seat: int, new_key: Id | None
 ) -> AddMember | RemoveMember | ReplaceKey | SetRules:
-    """The change that a step of a plan stands for."""
+    """Makes the change that a step of a plan stands for."""
     if step.kind is Kind.QUORUM:
         return SetRules({"quorum": (state.rules.quorum, flip_rule(state.rules.quorum))})
     if step.kind in (Kind.REMOVE, Kind.LEAVE):

@@ -12,9 +12,9 @@ T = TypeVar("T")
 
 
 class SlowDisk:
-    """One call at a time, in order, each up to `most_s` before it is done and up to `most_s` until that is known.
+    """Runs one call at a time, in order; each takes up to `most_s`, and reports its end up to `most_s` later.
 
-    As with a thread, a call goes on when its caller is cancelled; `close` is the end of the process.
+    As with a thread, a call continues when its caller is cancelled; `close` ends the process.
     """
 
     def __init__(self, rng: Random, most_s: float = 0.004) -> None:
@@ -40,7 +40,7 @@ class SlowDisk:
                 failure = error
             await asyncio.sleep(self._rng.uniform(0, self._most_s))
         if done.done():
-            return  # the caller is gone
+            return  # the caller has been cancelled
         if failure is not None:
             done.set_exception(failure)
         else:

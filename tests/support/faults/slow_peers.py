@@ -39,7 +39,7 @@ class _Server:
 
 
 class SilentServer(_Server):
-    """Reads all and answers nothing. `num_bytes` is what it was sent."""
+    """Reads everything and answers nothing. `num_bytes` counts what it received."""
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(BLOCK):
@@ -47,9 +47,9 @@ class SilentServer(_Server):
 
 
 class SlowProxy(_Server):
-    """Passes on what callers send, and answers at `bytes_per_s`; None, as at first, is at once.
+    """Passes on what callers send, and answers at `bytes_per_s`; None, the default, is without delay.
 
-    `dial` connects to whom the answers are from. `num_bytes` is what was answered slowly.
+    `dial` connects to the server behind it. `num_bytes` counts what was answered slowly.
     """
 
     def __init__(self, listener: socket.socket, dial: Callable[[], socket.socket]) -> None:

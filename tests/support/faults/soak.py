@@ -41,7 +41,7 @@ from support.federation.memory_census import take_census
 from support.federation.memory_transport import MemoryTransport
 from support.federation.wiretap import SLOTLESS, TappedNetwork, TappedTransport, read_slot
 
-# Of mining only what it does to the rounds: left to itself, difficulty would follow seven fast miners up.
+# The difficulty is fixed, or it would rise with seven fast miners: mining matters here only for the time it takes.
 WORK = {"difficulty": 256, "min": 256, "max": 256, "target_ms": 100}
 NUM_NODES = 7
 STEADY = "node0"  # never restarted
@@ -50,12 +50,12 @@ TRAIN_S = 0.2
 SLOW_TRAIN_S = 3.0
 CALM: Mapping[str, Any] = {"loss": 0.0, "duplicate": 0.0, "latency_s": (0.0005, 0.002)}
 PATIENCE_S = 8000.0  # twice the longest refusal of a peer that sent bad bytes
-KEPT_HEIGHTS = 20  # of what was signed: nobody signs for older heights any more
+KEPT_HEIGHTS = 20  # heights that signatures are kept for: nobody signs for older ones any more
 MB = 1e6
 
 
 class ForgetfulTrainer(ScriptedTrainer):
-    """Keeps nothing of what it was told but the newest."""
+    """Keeps only the newest of what it receives."""
 
     async def apply(
         self,
@@ -71,14 +71,14 @@ class ForgetfulTrainer(ScriptedTrainer):
 
 
 class WatchedNetwork(TappedNetwork):
-    """Sees who signs twice, the one excepted who may, and forgets what is old."""
+    """Notes who signs twice, except for the one that may, and forgets old slots."""
 
     def __init__(self, seed: int = 0, **weather: Any) -> None:
         super().__init__(seed, **weather)
         self.shady: Id | None = None
 
     def transport(self, me: Id) -> MemoryTransport:
-        """What a restarted node leaves behind is not kept, either."""
+        """Returns a new transport; it drops what a restarted node leaves behind."""
         transport = TappedTransport(self, me)
         self._transports[me] = transport
         self.settle()
@@ -98,19 +98,18 @@ class WatchedNetwork(TappedNetwork):
 
 
 def _get_height(slot: Any) -> int:
-    """Of ("contribution", height, author), ("candidate", height, miner) or (height, view, phase, voter); consent to a
-    change is of none."""
+    """Returns the height of ("contribution", height, author), ("candidate", height, miner) or (height, view, phase,
+    voter); consent to a change has none."""
     height = slot[1] if isinstance(slot[0], str) else slot[0]
     return height if isinstance(height, int) else 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The figures of all nodes of this process in a calm after `round`; those of one node are the `STEADY` one's.
+    """The figures of all nodes of this process in a calm after `round`; figures of one node are those of `STEADY`.
 
-    `blocks` are those of Python's allocator that are in use, which is exact, as RSS is not; `entries` is the steady
-    node's census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database, and of
-    what is only in its log yet.
+    `blocks` are those of Python's allocator in use, which is exact, as RSS is not; `entries` is the steady node's
+    census; `files` and `disk_mb` are of all data directories, `db_bytes` of the steady node's database with its log.
     """
 
     round: int
@@ -134,28 +133,28 @@ class Sample:
 
 
 def compute_slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Of the line through the points, by least squares."""
+    """Computes the slope of the line through the points, by least squares."""
     mean_x, mean_y = sum(xs) / len(xs), sum(ys) / len(ys)
     spread = sum((x - mean_x) ** 2 for x in xs)
     return sum((x - mean_x) * (y - mean_y) for x, y in zip(xs, ys, strict=True)) / spread
 
 
 def compute_slopes(samples: Sequence[Sample]) -> dict[str, float]:
-    """By figure, how much more there is of it each round."""
+    """Computes the increase of each figure a round."""
     rounds = [sample.round for sample in samples]
     rows = [sample.to_row() for sample in samples]
     return {name: compute_slope(rounds, [row[name] for row in rows]) for name in rows[0] if name != "round"}
 
 
 def compute_growth(samples: Sequence[Sample]) -> dict[str, float]:
-    """By collection of the steady node, how many more entries it has each round."""
+    """Computes the increase of entries a round, by collection of the steady node."""
     rounds = [sample.round for sample in samples]
     names = {name for sample in samples for name in sample.entries}
     return {name: compute_slope(rounds, [sample.entries.get(name, 0) for sample in samples]) for name in names}
 
 
 def format_table(samples: Sequence[Sample]) -> str:
-    """One line a sample."""
+    """Formats a line for each sample."""
     lines = ["round  seconds  RSS MB   blocks  fds  tasks  timers   files  disk MB  db kB  wal kB  entries"]
     for one in samples:
         lines.append(
@@ -172,7 +171,7 @@ FAULTS: tuple[Fault, ...] = ("crash", "crash", "cut", "partition", "weather", "s
 
 @dataclass
 class Soak:
-    """Draws one fault after the other, several at a time, as long as it is told to go on."""
+    """Draws one fault after the other, several at a time, for as long as the test runs it."""
 
     net: Cluster
     rng: Random
@@ -188,7 +187,8 @@ class Soak:
     # ---- faults
 
     async def go_on(self, rounds: int) -> None:
-        """Until the steady node has finalised so many more, with faults all along; then everything is mended."""
+        """Runs until the steady node has finalised so many more rounds, with faults all along; then mends
+        everything."""
         goal = self.net[STEADY].height + rounds
         faults = {asyncio.create_task(self._keep_failing(start_s)) for start_s in (0.0, 0.5, 1.0)}
         try:
@@ -219,7 +219,7 @@ class Soak:
         await asyncio.sleep(min(self.rng.expovariate(1 / mean_s), 5 * mean_s))
 
     async def _crash(self) -> None:
-        """Up to f nodes, sometimes more: then nothing is finalised before they are back."""
+        """Crashes up to f nodes, sometimes more: then nothing is finalised until they are back."""
         count = self.rng.choice((1, 1, 1, 2, 2, 4))
         names = [name for name in self.rng.sample(self.others, count) if self.net[name].task is not None]
         try:
@@ -267,12 +267,13 @@ class Soak:
         trainer.train_s = TRAIN_S
 
     async def _lie(self) -> None:
-        """In the place of the shady member, some lies in a row. Its honest self then has to live with that."""
+        """Sends some lies in a row in the place of the lying member. The honest node that takes over has to cope with
+        that."""
         if self.net[SHADY].task is None:
             return
         await self.net.crash(SHADY)
         try:
-            with suppress(AssertionError):  # it may be refused by all, or cut off: then it lies to nobody
+            with suppress(AssertionError):  # the liar may be refused by all or cut off: then it sends to nobody
                 async with asyncio.timeout(30.0), lying(self.net, SHADY) as liar:
                     for _ in range(self.rng.randint(1, 5)):
                         self._tell_a_lie(liar)
@@ -296,19 +297,19 @@ class Soak:
             case 2:  # votes of many views, for blocks that nobody has
                 for view in range(rng.randrange(40)):
                     liar.send(liar.make_vote(rng.choice((Phase.PREVOTE, Phase.PRECOMMIT)), rival, view=view))
-            case 3:  # a payload that is not to be had
+            case 3:  # a payload that nobody can fetch
                 contribution = liar.make_contribution(make_arrays(value=value))
                 liar.blobs.clear()
                 liar.send(contribution)
-            case 4:  # a payload that does not fit, or is no number
+            case 4:  # a payload that does not fit the schema, or holds no numbers
                 liar.send(liar.make_contribution(make_arrays(dim=rng.choice((1, 9)), value=float("nan"))))
             case 5:  # something of every height but this one
                 for height in (liar.height - 1, liar.height + 1, liar.height + 2, rng.randrange(2**32)):
                     liar.send(liar.make_vote(Phase.PREVOTE, rival, height=height))
                     liar.send(liar.make_contribution(make_arrays(value=value), height=height))
-            case 6:  # a candidate with another aggregate than its contributions give
+            case 6:  # a candidate with another aggregate than its contributions have
                 liar.send(liar.make_candidate(liar.get_contributions().values(), aggregate=rival))
-            case 7:  # another head than it can show
+            case 7:  # a head that it cannot prove
                 store = self.net[STEADY].store
                 assert store is not None
                 liar.blocks = lambda first, count: [
@@ -324,10 +325,10 @@ class Soak:
         if self.net[name].task is None:
             self.net.start(name)
 
-    # ---- calm, and what there is in it
+    # ---- the calm, and its measurements
 
     async def _calm_down(self) -> None:
-        """Everything is mended and everyone up and on one height, and all of them at work on the next."""
+        """Mends everything and waits until all nodes are up, on one height, and at work on the next."""
         self._set_weather(CALM)
         self.net.heal()
         for name, node in self.net.nodes.items():
@@ -346,7 +347,7 @@ class Soak:
         self.check()
 
     def check(self) -> None:
-        """I1, I2: one block a height, for all of them, and it stays. I4: the honest sign nothing twice."""
+        """Checks I1, I2: all have one block a height, and it stays. I4: the honest sign nothing twice."""
         assert isinstance(self.net.network, WatchedNetwork)
         self.net.network.check()
         for name, node in self.net.nodes.items():
@@ -390,14 +391,14 @@ def _has_begun(machine: RoundMachine | None, height: int) -> bool:
 
 
 def _read_size(rows: Rows) -> int:
-    """Of a database, with what is only in its write-ahead log yet."""
+    """Returns the size of a database, with its write-ahead log."""
     pages, size = (int(rows.read(what, f"PRAGMA {what}")[0][0]) for what in ("page_count", "page_size"))
     return pages * size
 
 
 def _measure(node: Node) -> tuple[int, int, int]:
-    """A data directory's files, how many of them are temporary, and bytes. One by one: a list of 100,000 paths would
-    be the largest thing in memory."""
+    """Counts a data directory's files, its temporary ones, and bytes. One file at a time: a list of 100,000 paths would
+    be the largest object in memory."""
     files = temporary = size = 0
     for directory, _, names in os.walk(node.path):
         for name in names:
@@ -413,7 +414,7 @@ def _read_rss_mb() -> float:
 
 
 def connect_without_sync(database: Path, *, readonly: bool) -> sqlite3.Connection:
-    """As a store does, on a machine that stays up."""
+    """Connects as a store does, on a machine whose power never fails: without sync."""
     connection = connect(database, readonly=readonly)
     connection.execute("PRAGMA synchronous=OFF")
     return connection

@@ -19,7 +19,7 @@ from node.training.worker import WorkerProcess
 
 
 def get_command(value: float, first: int, last: int) -> tuple[str, ...]:
-    """The command by which `NodeProcess` starts a daemon that is to lie."""
+    """Returns the command by which `NodeProcess` starts a daemon that lies at these heights."""
     path = f"PYTHONPATH={Path(__file__).parents[2]}"
     return ("env", path, sys.executable, "-m", "support.faults.spoiler", str(value), f"{first}-{last}")
 

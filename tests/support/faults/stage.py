@@ -22,19 +22,20 @@ if TYPE_CHECKING:
     from support.faults.voters import Member, Message, TimeRule, VotingRule
 
 EARLY_S = EARLY_MS / 1000  # how far ahead of a member's clock the time of a valid block may be
-FUTURE_S = FUTURE_MS / 1000  # and of one that is acceptable in view 0
+FUTURE_S = FUTURE_MS / 1000  # and that of one that is acceptable in view 0
 
-WRONG_S = (0.0, 0.0, 0.5, 5.0, 60.0)  # by how much clocks may be off, in one world or another
+WRONG_S = (0.0, 0.0, 0.5, 5.0, 60.0)  # how far clocks may be off, one value for each world
 
 
 def draw_skews_s(rng: Random, n: int) -> list[float]:
-    """The seconds that each member's clock is ahead. By draws of their own, so that they shift no schedule."""
+    """Draws the seconds that each member's clock is ahead, from a generator of its own, so that schedules stay the
+    same."""
     off_s = rng.choice(WRONG_S)
     return [rng.uniform(-off_s, off_s) if rng.random() < 0.5 else 0.0 for _ in range(n)]
 
 
 class Timeline:
-    """What happens, and when."""
+    """The events of a world, and their times."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -46,7 +47,7 @@ class Timeline:
         heapq.heappush(self._queue, (self.now + after_s, next(self._order), happen))
 
     def advance(self, until_s: float, is_over: Callable[[], bool]) -> None:
-        """Let everything happen that is due by then, until it is over."""
+        """Runs all events that are due by then, or until it is over."""
         while self._queue and self._queue[0][0] <= until_s:
             self.now, _, happen = heapq.heappop(self._queue)
             self.steps += 1
@@ -57,7 +58,7 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Temper:
-    """What is the same for all members of a world, at every height of it."""
+    """The values that all members of a world share, at every height."""
 
     waits: Waits
     mining_s: float
@@ -67,9 +68,9 @@ class Temper:
 
 
 class Stage(ABC):
-    """A height, who decides it, and its blocks: whose they are, which times they bear and what members think of them.
+    """A height, its voters, and its blocks: their miners, their times and each member's opinion of them.
 
-    An honest member's own view of a block is drawn once and stays.
+    An honest member's opinion of a block is drawn once and stays.
     """
 
     checker: Checker
@@ -97,8 +98,8 @@ class Stage(ABC):
         self._standings: dict[tuple[int, Id], tuple[bool, bool]] = {}
 
     def make_block(self, miner: int, time_s: float | None = None) -> Id:
-        """A valid block of this height, sealed at its miner's time unless told another. Its miner finds it acceptable
-        and full; the others may not."""
+        """Makes a valid block of this height, sealed at its miner's time unless one is given. Its miner finds it
+        acceptable and full; the others may not."""
         block_id = self.rng.randbytes(32)
         self.all_blocks.append(block_id)
         self._times[block_id] = self.get_time_s(miner) if time_s is None else time_s
@@ -106,16 +107,17 @@ class Stage(ABC):
         return block_id
 
     def get_time_s(self, index: int) -> float:
-        """The time that a member judges by: its own clock, or the lower median of all where that is later."""
+        """Returns the time that a member judges by: its own clock, or the lower median of all where that is later."""
         median_s = sorted(self._skews_s)[(len(self._skews_s) - 1) // 2]
         return self.time.now + max(self._skews_s[index], median_s)
 
     def is_early(self, index: int, block_id: Id) -> bool:
-        """Whether the block's time is too far ahead of the member's for it to be valid yet."""
+        """Says whether the block's time is too far ahead of the member's clock for it to be valid yet."""
         return self._times[block_id] > self.get_time_s(index) + EARLY_S
 
     def get_standing(self, index: int, block_id: Id) -> tuple[bool, bool]:
-        """Whether it is acceptable to the member in view 0, by its time and by the authors, and whether it is full."""
+        """Returns whether the block is acceptable to the member in view 0, by its time and its authors, and whether it
+        is full."""
         agreeable, full = self._get_opinion(index, block_id)
         return agreeable and self._times[block_id] <= self.get_time_s(index) + FUTURE_S, full
 
@@ -126,30 +128,30 @@ class Stage(ABC):
         return self._standings[key]
 
     def get_voter(self, index: int) -> Id:
-        """The key that whoever sits here signs with."""
+        """Returns the key that the voter at this index signs with."""
         return self.members[index]
 
     def get_coordinator(self, view: int) -> int:
         return (self.height + view) % len(self.members)
 
     def on_evidence(self, index: int, first: Vote, second: Vote) -> None:
-        """An honest member holds two votes of one slot."""
+        """Notes that an honest member holds two votes for one slot."""
         self.checker.on_evidence(first, second)
 
     @abstractmethod
     def open_voting(self, me: Id) -> VotingRule:
-        """A voting core for this height."""
+        """Opens a voting core for this height."""
 
     @abstractmethod
     def post(self, source: int, target: int, message: Message) -> None:
-        """Send it through the network, come what may."""
+        """Sends a message through the network, which may lose it."""
 
     @abstractmethod
     def is_power_failing(self) -> bool: ...
 
     @abstractmethod
     def strike(self, victim: Member) -> None:
-        """The power fails for this one, sometimes for all."""
+        """Crashes this member, sometimes all."""
 
     @abstractmethod
     def spread(self, vote: Vote) -> None:

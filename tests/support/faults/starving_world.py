@@ -23,7 +23,7 @@ SLOW_S = 300.0  # the time in which an honest member mines a block, on average
 
 
 class StarvingWorld(ChangingWorld):
-    """Of four members the last is to go, and does not want to."""
+    """A federation of four members that vote to remove the last, which resists."""
 
     def __init__(self, seed: int, *, target: int) -> None:
         removal = Step(Kind.REMOVE, proposer=0, at=0, site=LIAR)
@@ -44,11 +44,11 @@ class StarvingWorld(ChangingWorld):
         return None if change is None else replace(change, expires=height + 1000)
 
     def draw_opinion(self, change: Change) -> bool:
-        """All want it gone; nobody approves a key of its."""
+        """Returns the operators' opinion: all want the liar removed; nobody approves a key of its own."""
         return isinstance(change.kind, RemoveMember)
 
     def _begin_rotation(self, stage: HeightStage) -> None:
-        """To yet another key, which is ready at once."""
+        """Starts a rotation to yet another key, which is ready at once."""
         state, made = stage.state, stage.height - 1
         old = next(key for key in self.get_keys(LIAR) if state.index_of(key) is not None)
         member = state.get_member(old)

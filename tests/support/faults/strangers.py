@@ -24,7 +24,7 @@ from support.federation.recording import PATIENCE_S
 
 
 def open_channel(port: int, server: Id, leaf: Leaf | None) -> grpc.aio.Channel:
-    """A channel that pins `server` and shows `leaf`, or no certificate at all."""
+    """Opens a channel that pins `server` and shows `leaf`, or no certificate at all."""
     credentials = grpc.ssl_channel_credentials(
         make_anchor(server), leaf.private_key if leaf else None, leaf.certificate if leaf else None
     )
@@ -37,7 +37,7 @@ def own_leaf(key: SigningKey) -> Leaf:
 
 
 def forge_leaf(claimed: Id, signer: SigningKey, *, subject: str = "leaf", days: int = 7) -> Leaf:
-    """A leaf that names `claimed` as its issuer and server, signed by somebody else."""
+    """Forges a leaf that names `claimed` as its issuer and server, signed by another key."""
     now = datetime.now(UTC)
     tls_key = ec.generate_private_key(ec.SECP256R1())
     certificate = (
@@ -57,7 +57,7 @@ def forge_leaf(claimed: Id, signer: SigningKey, *, subject: str = "leaf", days: 
 
 
 async def try_blocks(channel: grpc.aio.Channel) -> grpc.StatusCode:
-    """The status with which a call for block 0 ends."""
+    """Returns the status with which a call for block 0 ends."""
     try:
         await rpc.PeerStub(channel).Blocks(pb.BlocksRequest(first=0, count=1), timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
@@ -67,7 +67,7 @@ async def try_blocks(channel: grpc.aio.Channel) -> grpc.StatusCode:
 
 @asynccontextmanager
 async def pushing(channel: grpc.aio.Channel, *batches: pb.Batch) -> AsyncIterator[None]:
-    """A Push stream on which `batches` have been sent, and which is still open when the body is done."""
+    """Opens a Push stream on which `batches` have been sent, and which is still open when the body is done."""
     call = rpc.PeerStub(channel).Push(None)
     try:
         assert ACCEPTED_KEY in await asyncio.wait_for(call.initial_metadata(), PATIENCE_S)
@@ -80,7 +80,7 @@ async def pushing(channel: grpc.aio.Channel, *batches: pb.Batch) -> AsyncIterato
 
 
 async def push_to_the_end(channel: grpc.aio.Channel, *batches: pb.Batch) -> grpc.StatusCode:
-    """How a Push stream that sends `batches` is ended by the other side."""
+    """Sends `batches` on a Push stream. Returns the status with which the other side ends it."""
     call = rpc.PeerStub(channel).Push(None)
     try:
         async with asyncio.timeout(PATIENCE_S):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class TimeRule(Enum):
-    """The fate of a block whose time is too far ahead of a member's clock."""
+    """The rule for a block whose time is too far ahead of a member's clock."""
 
     HOLD = "looked at again until its time has come"  # PROTOCOL §3
     REFUSE = "refused for good"
@@ -69,12 +69,12 @@ class Decided:
     certificate: Certificate
 
 
-Message = Vote | Id | Status | Wanted | Decided  # an Id is a block: one nobody has to take apart
+Message = Vote | Id | Status | Wanted | Decided  # an Id stands for a block, which nobody decodes here
 
 
 @dataclass
 class Disk:
-    """The things a member has left after a crash."""
+    """The data that a member has left after a crash."""
 
     rows: dict[tuple[int, Phase], Vote] = field(default_factory=dict)
     justification: tuple[Vote, ...] = ()
@@ -147,7 +147,7 @@ class Member:
         self._judge(block_id)
 
     def _judge(self, block_id: Id) -> None:
-        """Into the vote, if its time has come; a certificate overrides every clock."""
+        """Puts a block to the vote, if its time has come; a certificate overrides every clock."""
         stage = self._stage
         if self.disk.decided is not None:
             return
@@ -202,7 +202,7 @@ class Member:
         self._perform(self.voting.on_timer(timer))
 
     def _cast(self, cast: Cast) -> list[Action]:
-        """The four steps of `chain.finality.Cast`; power may fail after each."""
+        """Takes the four steps of `chain.finality.Cast`; the power may fail after each."""
         stage, disk = self._stage, self.disk
         if cast.phase is Phase.PRECOMMIT and cast.block_id != ZERO:
             disk.blocks.add(cast.block_id)

@@ -1,4 +1,4 @@
-"""A way between two nodes that a test cuts without either end being told: a plain forwarder of TCP, or a proxy that is
+"""A link between two nodes that a test cuts without either end noticing: a plain forwarder of TCP, or a proxy that is
 asked by HTTP CONNECT.
 
     async with open_way("127.0.0.1:7050") as way:  # no target: a proxy, and CONNECT says whither
@@ -20,8 +20,8 @@ END_OF_HEAD = b"\r\n\r\n"
 
 
 class Way:
-    """What a proxy was asked for is in `asked`, by address; `names` says where the addresses that it alone can resolve
-    are. `answer` is the status it answers with; with None it hangs."""
+    """A forwarder or proxy. `asked` holds what a proxy was asked for, by address; `names` says where the addresses are
+    that only the proxy can resolve. `answer` is the status it answers with; with None it never answers."""
 
     def __init__(self, target: str | None, names: dict[str, str] | None = None) -> None:
         self.asked: list[str] = []
@@ -33,7 +33,7 @@ class Way:
         self._cut = asyncio.Event()
 
     def cut(self) -> None:
-        """Connections that come later are good."""
+        """Loses what is sent on the present connections from now on; later connections work."""
         self._cut.set()
         self._cut = asyncio.Event()
 
@@ -68,7 +68,7 @@ class Way:
                 writer.write(data)
                 await writer.drain()
         if cut.is_set():
-            await asyncio.Event().wait()  # nor does it hear of the end
+            await asyncio.Event().wait()  # nor does it notice the end
         writer.close()
 
 

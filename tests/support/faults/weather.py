@@ -30,8 +30,8 @@ READ_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """A packet is lost with probability `loss`, and takes `delay_s`, give or take `jitter_s`: each for itself, so
-    that packets sent within twice the jitter may overtake each other."""
+    """The faults of a network: a packet is lost with probability `loss`, and takes `delay_s`, give or take `jitter_s`,
+    drawn for each packet, so that packets sent within twice the jitter may overtake each other."""
 
     delay_s: float = 0.0
     jitter_s: float = 0.0
@@ -39,7 +39,7 @@ class Weather:
 
 
 def find_obstacle() -> str | None:
-    """The reason why there can be no weather here, or None."""
+    """Returns the reason why bad weather is not possible here, or None."""
     try:
         os.close(os.open(DEVICE, os.O_RDWR))
     except OSError as error:
@@ -55,7 +55,7 @@ class Storm:
     random: Random
     num_sent: int = 0
     num_lost: int = 0
-    num_overtaken: int = 0  # arrived after one that was sent later on the same way
+    num_overtaken: int = 0  # packets that arrived after one that was sent later over the same link
     _devices: list[int] = field(default_factory=list)
     _newest: dict[tuple[int, int], int] = field(default_factory=dict)
 
@@ -104,7 +104,7 @@ class Storm:
 
 
 def _get_target(packet: bytes) -> int | None:
-    """Which host an IPv4 packet is for; None where it is none of ours, such as what IPv6 sends by itself."""
+    """Returns the host that an IPv4 packet is for; None for other packets, such as those that IPv6 sends by itself."""
     if len(packet) < 20 or packet[0] >> 4 != 4:
         return None
     prefix, _, last = ".".join(map(str, packet[16:20])).rpartition(".")
@@ -113,7 +113,7 @@ def _get_target(packet: bytes) -> int | None:
 
 @asynccontextmanager
 async def stormy_lan(num_hosts: int, weather: Weather, *, seed: int) -> AsyncIterator[tuple[Lan, Storm]]:
-    """Hosts whose packets all go through a storm."""
+    """Runs hosts whose packets all go through a storm."""
     with namespaces(num_hosts) as (hosts, _):
         storm = Storm(weather, Random(seed))
         try:
@@ -126,7 +126,7 @@ async def stormy_lan(num_hosts: int, weather: Weather, *, seed: int) -> AsyncIte
 
 
 def _open_tun() -> int:
-    """A TUN device named WIRE in the namespace that this thread is in. It goes when it is closed."""
+    """Opens a TUN device named WIRE in the namespace of this thread. Closing it removes it."""
     device = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK)
     fcntl.ioctl(device, TUNSETIFF, struct.pack("16sH22x", WIRE.encode(), IFF_TUN | IFF_NO_PI))
     return device

@@ -36,25 +36,25 @@ from node.p2p.address_book import ADDRESSES, AddressBook
 from node.training.trainer import Trainer
 from support.federation.cluster import Cluster, cluster
 
-WAITS = {"delta_s": 0.01, "status_s": 5.0}  # who is silent for four statuses is not in sight
+WAITS = {"delta_s": 0.01, "status_s": 5.0}  # a member silent for four statuses counts as away
 
-CALLERS = ThreadPoolExecutor(64, thread_name_prefix="caller")  # who call wait in no thread that the node needs
+CALLERS = ThreadPoolExecutor(64, thread_name_prefix="caller")  # so callers block no thread of the node's
 
 T = TypeVar("T")
 
 
 @dataclass
 class Running:
-    """The federation, and where its first member listens."""
+    """The federation, and the address of its first member."""
 
     net: Cluster
     context: NodeContext
     view: NodeView
     path: Path
-    stopped: asyncio.Event  # set once the first member has been told to end
+    stopped: asyncio.Event  # set once the first member has been asked to end
 
     async def ask(self, question: Callable[[AdminClient], T]) -> T:
-        """As a command asks: from another thread here, from another process there."""
+        """Asks as a command does: from another thread here, where a command is another process."""
 
         def run() -> T:
             with AdminClient(self.path) as client:
@@ -74,12 +74,12 @@ def make_config(path: Path) -> NodeConfig:
 
 
 def make_book(path: Path = Path("nowhere")) -> AddressBook:
-    """Of a node that was told no addresses."""
+    """Returns the address book of a node without configured addresses."""
     return AddressBook(path, {}, {})
 
 
 def make_operator(context: NodeContext, service: RoundService, book: AddressBook, path: Path) -> PeerControl:
-    """Over the memory transport, on which nobody hangs up or is dialled."""
+    """Makes the peer control of a node on the memory transport, which neither dials nor disconnects."""
 
     async def redial(peer: Id, address: str | None) -> None:
         pass
@@ -96,7 +96,7 @@ def make_control(
     stopped: asyncio.Event | None = None,
     load: Load | None = None,
 ) -> Control:
-    """Of a node that nobody ends when it should end, but for who waits for `stopped`."""
+    """Makes the control of a node that runs on when it is asked to end; only `stopped` is set."""
 
     async def redial(peer: Id, address: str | None) -> None:
         pass
@@ -151,7 +151,7 @@ async def running(
 
 
 async def run_command(capsys: pytest.CaptureFixture[str], one: Running, *arguments: str, code: int = 0) -> str:
-    """What a command says of the node: on stdout if it ends well, else on stderr."""
+    """Runs a command about the node. Returns its stdout if it ends well, else its stderr."""
     got = await asyncio.to_thread(main, [*arguments, "--socket", str(one.path)])
     said = capsys.readouterr()
     assert got == code, said

@@ -51,7 +51,7 @@ class Served:
         self.me = encode_id(one.context.me)
 
     def open(self, role: Role) -> str:
-        """The key of a page that was opened."""
+        """Opens a page with this role. Returns its key."""
         opened = self.keys.redeem(self.keys.issue(role).key)
         assert opened is not None
         return opened[0]
@@ -60,7 +60,7 @@ class Served:
         return await asyncio.get_running_loop().run_in_executor(CALLERS, self._ask, "GET", path, None, headers)
 
     async def post(self, path: str, said: Any = None, *, key: str | None = None, **headers: str) -> Answered:
-        """`said` as JSON, or bytes as they are; with the headers that a browser would send from the page itself."""
+        """Posts `said` as JSON, or bytes as they are, with the headers that a browser sends from the page itself."""
         sent = {"Content-Type": "application/json", "Origin": f"http://127.0.0.1:{self.port}"}
         if key is not None:
             sent["Authorization"] = f"Bearer {key}"

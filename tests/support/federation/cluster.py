@@ -4,8 +4,8 @@
         await net.wait_for_height(3)
         net.cut("node0", "node1")
 
-Each node is the real `RoundService`; only what it stands on is exchanged. A wait that fails says where every node is.
-An error that nobody foresaw ends no node, and fails the test all the same, unless it `may_fail`.
+Each node is the real `RoundService`; only the parts below it are replaced. A wait that fails shows the state of every
+node. An unforeseen error ends no node, but fails the test, unless the node `may_fail`.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from support.data.run_schemas import with_schema
 from support.federation.inline import InlineOffload
 from support.federation.memory_transport import MemoryNetwork
 
-USUAL_ITERATIONS = 20  # dfpl's own number
-DIM = 4  # of the prototypes that `ScriptedTrainer` makes up
-NUM_CLASSES = 10  # as `support.data.chains` has them
-INITIAL_MODEL = payload.encode_arrays({"model/none": np.zeros(1, dtype=np.float32)})  # nobody here loads it
+USUAL_ITERATIONS = 20  # the default of dfpl
+DIM = 4  # the length of the prototypes that `ScriptedTrainer` makes up
+NUM_CLASSES = 10  # as in `support.data.chains`
+INITIAL_MODEL = payload.encode_arrays({"model/none": np.zeros(1, dtype=np.float32)})  # no test here loads it
 
 
 class VirtualClock:
@@ -66,7 +66,7 @@ class VirtualClock:
 
 
 class SleepyMiner:
-    """Searches for real, and lets virtual time pass as if it tried `rate` hashes a second."""
+    """Searches for real, and takes virtual time as if it tried `rate` hashes a second."""
 
     def __init__(self, rate: float) -> None:
         self.rate = rate
@@ -93,9 +93,8 @@ class SleepyMiner:
 
 
 class ScriptedTrainer:
-    """Makes up prototypes from its seed and the height, after `train_s` of virtual time: of a local phase, whatever its
-    length, or with `alpha_s` that for each iteration. What it is told is kept.
-    """
+    """Makes up prototypes from its seed and the height, after `train_s` of virtual time: for a local phase of any
+    length, or with `alpha_s` for each iteration. It keeps what it receives."""
 
     last_death: str | None = None
 
@@ -171,7 +170,7 @@ class ScriptedTrainer:
         kept: int | None = None,
         calibrated: bool = False,
     ) -> Predicted:
-        """Always class 0, with as much certainty as there is."""
+        """Always predicts class 0, with probability 1."""
         count = len(payload.decode_arrays(samples, len(samples))["x"])
         answer: dict[str, payload.Array] = {
             "labels": np.zeros(count, dtype=np.int64),
@@ -180,12 +179,12 @@ class ScriptedTrainer:
         return Predicted(payload.encode_arrays(answer), max(self.applied, default=0))
 
     async def score(self, height: int, aggregates: Sequence[bytes]) -> Sequence[float]:
-        """The loss is the largest number in an aggregate."""
+        """Returns the largest number in each aggregate as its loss."""
         decoded = (payload.decode_arrays(data, len(data)) for data in aggregates)
         return [max(float(np.abs(array).max(initial=0.0)) for array in arrays.values()) for arrays in decoded]
 
     async def tell_of(self, aggregate: bytes, min_samples: int) -> bytes:
-        """Nothing, as of a site with too few samples."""
+        """Returns no evaluation, as a site with too few samples does."""
         return payload.encode_arrays(tell_nothing(CLASSIFICATION, NUM_CLASSES))
 
     async def close(self) -> None:
@@ -193,7 +192,7 @@ class ScriptedTrainer:
 
 
 def make_prototypes(seed: int, height: int) -> bytes:
-    """An encoded payload: two classes, DIM numbers each."""
+    """Makes an encoded payload: two classes, DIM numbers each."""
     rng = np.random.default_rng([seed, height])
     rows = rng.standard_normal((2, DIM)).astype(np.float32)
     return payload.encode_arrays({"classes": np.array([seed % 8, 8], dtype=np.int64), "prototypes": rows})
@@ -219,12 +218,12 @@ class Node:
         self.failure: BaseException | None = None
 
     def get_context(self) -> NodeContext:
-        """What the service that runs, or ran last, was made of."""
+        """Returns the context of the service that runs, or ran last."""
         assert self.context is not None
         return self.context
 
     def get_service(self) -> RoundService:
-        """The one that runs now."""
+        """Returns the service that runs now."""
         assert self.service is not None
         return self.service
 
@@ -254,7 +253,7 @@ class Node:
 
 
 class Cluster:
-    """The nodes by name, and the weather between them."""
+    """The nodes by name, and the network between them."""
 
     def __init__(
         self,
@@ -271,7 +270,7 @@ class Cluster:
         self.hash_rate = hash_rate
         self._initial_model = initial_model
         self.nodes = {f"node{i}": Node(f"node{i}", key, path / f"node{i}", trainers[i]) for i, key in enumerate(keys)}
-        self.boundaries: list[tuple[str, Boundary]] = []  # of each start of a node
+        self.boundaries: list[tuple[str, Boundary]] = []  # one for each start of a node
         self.may_fail = False
         self.mesh_max = MESH_MAX
         self.make_disk: Callable[[], Offload] = InlineOffload
@@ -291,14 +290,15 @@ class Cluster:
         *,
         faults: Faults | None = None,
     ) -> None:
-        """Boot a node on what its directory holds; `service_class` may lie, `faults` may end it at a durable step."""
+        """Boots a node from what its directory holds; `service_class` may lie, `faults` may end it at a durable
+        step."""
         node = self.nodes[name]
         assert node.task is None, f"{name} runs already"
         node.store = SqliteStore.open(node.path, self.genesis, faults=faults)
         node.store.put_blob(self._initial_model)
         node.disk = self.make_disk()
         transport = self.network.transport(node.key.id)
-        # those of its earlier lives that nothing has crossed are not kept: a soak has very many
+        # drops boundaries of earlier lives that caught nothing: a soak has very many
         self.boundaries = [(whose, one) for whose, one in self.boundaries if whose != name or one.failures]
         self.boundaries.append((name, transport.boundary))
         context = NodeContext(
@@ -332,7 +332,7 @@ class Cluster:
             node.failure = task.exception()
 
     async def crash(self, name: str) -> None:
-        """The process is gone; what was durable stays."""
+        """Ends the process without warning; what was durable stays."""
         node = self.nodes[name]
         if node.task is not None:
             node.task.cancel()
@@ -353,7 +353,7 @@ class Cluster:
         self.network.heal()
 
     async def wait_for(self, condition: Callable[[], bool], what: str, timeout_s: float = 120.0) -> None:
-        """Until `condition` holds, looked at every 5 ms of virtual time. Fails with where every node is."""
+        """Waits until `condition` holds, checked every 5 ms of virtual time. Fails with the state of every node."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -380,12 +380,12 @@ class Cluster:
         return "\n".join(node.describe() for node in self.nodes.values())
 
     def check_foreseen(self) -> None:
-        """No node's boundary had anything to do."""
+        """Checks that no node's boundary caught an unforeseen error."""
         failures = [f"{name}: {dict(one.failures)}" for name, one in self.boundaries if one.failures]
         assert self.may_fail or not failures, f"{UNFORESEEN}, which is in the log: {failures}"
 
     def check_agreement(self) -> int:
-        """No two running nodes differ at a height (I1). The least height of theirs."""
+        """Checks that no two running nodes differ at a height (I1). Returns their least height."""
         running = [node for node in self.nodes.values() if node.store is not None]
         least = min(node.height for node in running)
         for height in range(1, least + 1):
@@ -410,7 +410,8 @@ async def cluster(
     may_fail: bool = False,
     **genesis: Any,
 ) -> AsyncIterator[Cluster]:
-    """n members on a small dfpl federation, all started unless `start` names some. Further arguments go to genesis."""
+    """Runs n members on a small dfpl federation, all started unless `start` names some. Further arguments go to
+    genesis."""
     keys = make_keys(n)
     overrides: dict[str, Any] = {
         "rounds": rounds,

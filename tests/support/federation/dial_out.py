@@ -22,7 +22,8 @@ DIAL_OUT = "dial_out"
 
 
 def hide(directory: Path, *names: str) -> Path:
-    """The test network, with these members' addresses in no file of anybody's. The chain stays the same one."""
+    """Removes these members' addresses from all files of the test network. The chain stays the same. Returns the
+    directory."""
     genesis = _read(directory / "genesis.yaml")
     hidden = {member["key"] for member in genesis["members"] if member["name"] in names}
     assert len(hidden) == len(names), names
@@ -41,7 +42,8 @@ def hide(directory: Path, *names: str) -> Path:
 
 
 def dial_by_relays(net: Federation, name: str, relays: Mapping[str, Relay]) -> None:
-    """This node, which nobody dials, dials these others by their relays alone: all between them passes there."""
+    """Has a node that nobody dials reach these others only through their relays, which then carry all traffic between
+    them."""
     file = net.nodes[name].node.config_file
     config = _read(file)
     _let_dial_only(config["network"])

@@ -14,7 +14,8 @@ from support.federation.runs import NODES
 
 
 def read_all(net: Cluster, names: Sequence[str] = NODES, *, is_whole: bool = True) -> list[dict[str, Any]]:
-    """The evaluations, the same at these nodes, on chains that audits find whole, but for what is let go."""
+    """Reads the evaluations, the same at these nodes, and checks with audits that their chains are whole, unless
+    `is_whole` is false."""
     found = []
     for name in names:
         store = net[name].store

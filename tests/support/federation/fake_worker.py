@@ -1,14 +1,14 @@
 """A worker process without torch: a client whose state is one number, and which does what the beacon tells it to.
 
 Run in place of `node.training.worker_child`, so that every part of a worker but its arithmetic is the real one.
-Training for round h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate
-adds its number, and what is taken of a peer, or stands for training to read, adds its own times its weight. One that is
-no number is spoiled, of DEADLY it dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it makes a
-second payload, which is said to be too large to pass. Of a sample it says that number as its probability of class 0,
-and does what the first pixel tells it to. The loss that an aggregate would leave it with is that number and the
-aggregate's; of ENDLESS it never comes to it.
+Training for round h makes the state 10 * state + h, or with E iterations 10 * state + E * h; applying an aggregate adds
+its number, and a payload pulled from a peer, also one for training, adds its own times its weight. A payload that is no
+number is spoiled, on DEADLY the worker dies, and from a state above HIGHEST training diverges. At STREAMED_HEIGHT it
+makes a second payload, which is declared too large to pass. Its probability of class 0 for a sample is the state, and
+the first pixel commands it. The loss of an aggregate is the sum of the state and its number; on ENDLESS the worker
+never finishes.
 
-An argument has its disk take so many seconds for a checkpoint.
+An argument makes its disk take so many seconds for a checkpoint.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ ARGUMENTS = ("-P", "-u", str(Path(__file__)))
 
 
 def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
-    """The configuration of a fake worker."""
+    """Makes the configuration of a fake worker."""
     settings: dict[str, Any] = {
         "method": {"name": "fake"},
         "model": {"name": "number"},
@@ -70,7 +70,7 @@ def make_config(checkpoint_dir: Path, **changes: Any) -> WorkerConfig:
 
 
 def always(config: WorkerConfig) -> Callable[[RunTask], WorkerConfig]:
-    """The same worker in whichever run."""
+    """Returns a function that configures the same worker for every run."""
     return lambda task: config
 
 
@@ -95,25 +95,25 @@ class FakeClient:
         self._before: float | None = None
 
     def take_own(self, trained: Arrays, /, *, lends: bool) -> None:
-        """Has none."""
+        """Does nothing: it has no model of its own."""
 
     def tell_of(self, aggregate: Arrays, min_samples: int, /) -> Arrays:
-        """The number in the aggregate, and the other."""
+        """Returns the number in the aggregate, and the other."""
         if "model/w" not in aggregate:
             raise MlError("expected an array 'model/w'")
         return {"told": aggregate["model/w"] + min_samples}
 
     def validate_common(self, round_number: int, /) -> None:
-        """Nothing goes by a common model."""
+        """Accepts any round: nothing depends on a common model."""
 
     def note_common(self, round_number: int, aggregate: Arrays | None, /) -> None:
-        """Nor is one kept."""
+        """Keeps no common model."""
 
     def go_on_from(self, arrays: Arrays, /) -> None:
         self.load_state_arrays(arrays)
 
     def plan_release(self, round_number: int, num_iterations: int | None = None, /) -> Release | None:
-        """Nothing is hidden."""
+        """Plans no noise."""
         return None
 
     def train(
@@ -239,7 +239,7 @@ class FakeClient:
         return []
 
     def keep_answers(self) -> Callable[[], Measures | None]:
-        """To two samples, one of which is right; the loss says where the client stands."""
+        """Returns measures of two samples, one of which is right; the loss shows the client's state."""
         number = self._number
         return lambda: Measures(2, 1, number, 0.25, 0.1, [[1, 1], [0, 0]], [None, None], [None, None])
 
@@ -268,7 +268,7 @@ class FakeClient:
 
 
 def be_on_slow_disk(seconds: float) -> Faults:
-    """A disk that takes so long before it begins to write a checkpoint."""
+    """Returns faults that delay each write of a checkpoint by so many seconds."""
 
     def reach(step: str) -> None:
         if step.endswith(".begin"):

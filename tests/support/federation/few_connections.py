@@ -17,11 +17,11 @@ from node.p2p.overlay import Overlay
 if TYPE_CHECKING:
     from support.federation.real_nodes import Federation
 
-MESH_MAX = 4  # members, up to which a node of such a network is connected with all others
+MESH_MAX = 4  # up to so many members, a node of such a network connects with all
 
 
 def keep_few(directory: Path, mesh_max: int = MESH_MAX) -> Path:
-    """The test network, where each node has this as its `network.mesh_max`."""
+    """Sets this as the `network.mesh_max` of each node of the test network. Returns the directory."""
     for file in sorted(directory.glob("node*.yaml")):
         config = yaml.safe_load(file.read_text(encoding="utf-8"))
         config["network"]["mesh_max"] = mesh_max
@@ -30,7 +30,7 @@ def keep_few(directory: Path, mesh_max: int = MESH_MAX) -> Path:
 
 
 def get_neighbours(net: Federation) -> dict[str, set[str]]:
-    """Of each node, by name, while nobody is silent."""
+    """Returns the neighbours of each node, by name, while no node is silent."""
     state = net.genesis.state
     names = {member.key: member.name for member in state.members}
     overlays = {name: Overlay(state.chain_id, state.member_ids, key) for key, name in names.items()}
@@ -38,11 +38,11 @@ def get_neighbours(net: Federation) -> dict[str, set[str]]:
 
 
 def get_strangers(net: Federation, name: str) -> set[str]:
-    """The other members that are no neighbours of this one."""
+    """Returns the other members that are no neighbours of this one."""
     return set(net.names) - get_neighbours(net)[name] - {name}
 
 
 async def read_connected(net: Federation, name: str) -> set[str]:
-    """With whom a running node is connected."""
+    """Returns the members that a running node is connected with."""
     peers = await net.ask(name, lambda admin: admin.list_peers())
     return {peer.name for peer in peers if peer.connected}

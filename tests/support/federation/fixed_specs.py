@@ -18,7 +18,7 @@ class FixedSpecs(RunSpecs):
 
 
 def find_round(runs: RunSpecs, height: int) -> RunRound:
-    """The round at a height that is one."""
+    """Returns the round at a height, which has to be a round's."""
     found = runs.find(height)
     assert found is not None, f"height {height} is no round"
     return found

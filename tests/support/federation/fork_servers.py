@@ -1,8 +1,8 @@
-"""The one process of a test session that has imported what nodes need: its real nodes begin as copies of that.
+"""The one process of a test session that has imported what nodes need: its real nodes start as copies of it.
 
 A test in an event loop has a fork server of the product's own (`node.host.forking`), itself such a copy, so that it
-costs no import; one without a loop has each node by itself. Nodes that are to have an environment which was changed
-since are started as usual.
+needs no import; a test without a loop copies each node from the session's process. Nodes that need an environment
+changed since then are started as usual.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from node.testnet.cluster import LOADS
 from node.training import worker_config
 
 ALL_LOADS = (*LOADS, *worker_config.LOADS, worker_config.WORKER)
-OWN = ("PYTEST_CURRENT_TEST",)  # of the environment: what pytest changes for each test
+OWN = ("PYTEST_CURRENT_TEST",)  # environment variables that pytest changes for each test
 
 
 class CopiedProcess:
-    """As `subprocess.Popen`, of a process whose parent is the session's; its exit code is not told."""
+    """A process with the interface of `subprocess.Popen`, whose parent is the session's server; its exit code is
+    unknown."""
 
     def __init__(self, pid: int, file: int) -> None:
         self.pid = pid
@@ -50,7 +51,7 @@ class CopiedProcess:
             signal.pidfd_send_signal(self._file, number)
 
     def wait(self, timeout: float) -> None:
-        """Raises TimeoutError."""
+        """Waits for the end of the process. Raises TimeoutError."""
         poll = select.poll()
         poll.register(self._file, select.POLLIN)
         if not poll.poll(timeout * 1000):
@@ -58,7 +59,7 @@ class CopiedProcess:
 
 
 class _Session:
-    """The end of the session that asks, one request at a time."""
+    """The session's end of the connection to the server, for one request at a time."""
 
     def __init__(self) -> None:
         self.environment = _get_environment()
@@ -70,7 +71,7 @@ class _Session:
         atexit.register(self.close)
 
     def copy(self, module: str, *arguments: str, files: tuple[int, ...]) -> CopiedProcess:
-        """A process that runs `main` of a module; `files` are where it prints, and what it reads if anything."""
+        """Starts a process that runs `main` of a module; `files` are its output, and its input if it has any."""
         request = {
             "number": 0,
             "module": module,
@@ -81,7 +82,7 @@ class _Session:
         }
         socket.send_fds(self._channel, [json.dumps(request).encode()], files)
         while "pid" not in (answer := self._read())[0]:
-            assert "exit" in answer[0], answer  # of an earlier one
+            assert "exit" in answer[0], answer  # left over from an earlier one
         return CopiedProcess(answer[0]["pid"], answer[1][0])
 
     def _read(self) -> tuple[dict[str, Any], list[int]]:
@@ -98,13 +99,13 @@ _get_session = cache(_Session)
 
 
 def can_copy() -> bool:
-    """Whether copies do what processes do that are started as usual."""
+    """Says whether a copied process behaves like one that is started as usual."""
     return forking.is_supported() and _get_session().environment == _get_environment()
 
 
 @contextmanager
 def fork_server_of_the_session() -> Iterator[forking.ForkServer | None]:
-    """For the running event loop; None where nodes are to be started as usual."""
+    """Returns the fork server for the running event loop; None where nodes have to be started as usual."""
     if not can_copy():
         yield None
         return
@@ -119,7 +120,7 @@ def fork_server_of_the_session() -> Iterator[forking.ForkServer | None]:
 
 
 def start_node(config_file: Path, log_file: Path) -> CopiedProcess | subprocess.Popen[bytes]:
-    """`fednode --config`, without an event loop."""
+    """Starts `fednode --config` without an event loop."""
     arguments = ("--config", str(config_file))
     with log_file.open("wb") as log:
         if can_copy():

@@ -18,7 +18,7 @@ from support.federation.invariants import InvariantBroken, sign
 
 @dataclass(frozen=True, slots=True)
 class PlainBlock:
-    """As much of a block as the state and the vote need. Without a change it is a round's."""
+    """The part of a block that the state and the vote need. Without a change it is a round's."""
 
     id: Id
     height: int
@@ -28,14 +28,15 @@ class PlainBlock:
 
 
 def follow(state: State, block: PlainBlock) -> State:
-    """The state after a block. Raises InvalidChange."""
+    """Returns the state after a block. Raises InvalidChange."""
     if block.change is None:
         return state
     return execute_change(state, read_change(block.change.change), Place(block.height, ZERO))
 
 
 def is_certified(state: State, block: PlainBlock, certificate: Certificate) -> bool:
-    """Whether a quorum of the state's members signed the block. A signature is good if `sign` would have made it."""
+    """Says whether a quorum of the state's members signed the block. A signature is good if `sign` would have made
+    it."""
     voters = [voter for voter, _ in certificate.signatures]
     return len(set(voters)) == len(voters) >= state.q and all(
         voter < state.n and signature == _sign(block, certificate.view, state.member_ids[voter]).signature
@@ -51,14 +52,14 @@ def _sign(block: PlainBlock, view: int, voter: Id) -> Vote:
 class History:
     """Remembers every block that an honest site has finalised, and derives the states by itself.
 
-    `leaves_out`: invariants that are not looked at, to see what comes of it when they are broken.
+    `leaves_out` names invariants that are not checked, to see what follows when they are broken.
     """
 
     def __init__(self, genesis: Genesis, leaves_out: Iterable[str] = ()) -> None:
         block0 = genesis.block0
         self.blocks = [PlainBlock(block0.id, 0, ZERO, ZERO)]
         self.states = [genesis.state]
-        self.executed: dict[Digest, int] = {}  # the height of each change, for good
+        self.executed: dict[Digest, int] = {}  # the height of each executed change, for good
         self._leaves_out = frozenset(leaves_out)
 
     @property
@@ -69,7 +70,7 @@ class History:
         return self.blocks[height].id if height < len(self.blocks) else None
 
     def on_decided(self, site: int, block: PlainBlock, certificate: Certificate) -> None:
-        """An honest site takes this block for final."""
+        """Checks a block that an honest site takes for final."""
         height = block.height
         known = self.get_block_id(height)
         self._check(known is None or known == block.id, "I1", f"site {site} finalised another block {height}")
@@ -82,7 +83,7 @@ class History:
             self._extend(site, block)
 
     def on_state(self, site: int, height: int, state: State) -> None:
-        """An honest site has derived this state."""
+        """Checks a state that an honest site has derived."""
         same = state.digest == self.states[height].digest
         self._check(same, "I11", f"site {site} derived {state} at {height}, another derived {self.states[height]}")
 

@@ -34,12 +34,12 @@ from support.data.synthetic import INITIAL_MODEL, make_genesis
 from support.federation.inline import InlineMiner, InlineOffload
 from support.federation.memory_transport import MemoryNetwork
 
-LATENCY_S = (0.0005, 0.002)  # one way, as in a network of one building
+LATENCY_S = (0.0005, 0.002)  # one way, as in the network of one building
 POLL_S = 0.02
 
 
 class IdleTrainer(ObserverTrainer):
-    """Has nothing to learn: a local phase of method `local` that is over at once."""
+    """A trainer of method `local` whose local phase ends at once and that learns nothing."""
 
     async def train(self, round_number: int, beacon: bytes, **options: Any) -> Trained:
         return Trained(1, {}, {})
@@ -47,7 +47,7 @@ class IdleTrainer(ObserverTrainer):
 
 @dataclass(frozen=True, slots=True)
 class InProcessFederation:
-    """Its members in the order of their keys, as services that run."""
+    """The running services of the members, in the order of their keys."""
 
     services: tuple[RoundService, ...]
     contexts: tuple[NodeContext, ...]
@@ -58,7 +58,7 @@ class InProcessFederation:
         return min(service.tip.height for service in self.services)
 
     def count_sent(self) -> dict[str, tuple[int, int]]:
-        """Messages and bytes sent since the start, of all members, by kind."""
+        """Counts messages and bytes that all members have sent since the start, by kind."""
         counts: dict[str, tuple[int, int]] = {}
         for context in self.contexts:
             for counters in context.transport.counters().values():
@@ -68,12 +68,12 @@ class InProcessFederation:
         return counts
 
     async def get_rounds(self, first: int, last: int) -> list[Mapping[str, Any]]:
-        """The records of these heights, as far as they are written, of every member."""
+        """Returns the records of these heights of every member, as far as they are written."""
         read = [context.disk.run(_read_rounds, context.store, first, last) for context in self.contexts]
         return [record for records in await asyncio.gather(*read) for record in records]
 
     async def wait_for_height(self, height: int, timeout_s: float) -> None:
-        """Until every member has finalised `height`. Raises NodeUnreachable."""
+        """Waits until every member has finalised `height`. Raises NodeUnreachable."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self.height < height:  # noqa: ASYNC110 - the sum of what many tasks do
@@ -93,7 +93,7 @@ def _read_rounds(store: SqliteStore, first: int, last: int) -> list[Mapping[str,
 async def in_process_federation(
     directory: Path, num_nodes: int, *, rounds: int, difficulty: int, seed: int = 1
 ) -> AsyncIterator[InProcessFederation]:
-    """Members with stores below `directory`, running until the context is left. What ends one of them ends it."""
+    """Runs members with stores below `directory` until the context is left. An error in one of them is raised here."""
     keys = sorted((SigningKey.generate() for _ in range(num_nodes)), key=lambda key: key.id)
     genesis = make_genesis(keys, rounds=rounds, difficulty=difficulty, target_ms=50)
     network = MemoryNetwork(seed, latency_s=LATENCY_S)
@@ -110,7 +110,7 @@ async def in_process_federation(
 def _make_context(
     directory: Path, genesis: Genesis, key: SigningKey, network: MemoryNetwork, stack: ExitStack
 ) -> NodeContext:
-    """A member, with its store open and a thread for it until `stack` is left."""
+    """Makes a member's context, with its store open and a thread for it until `stack` is closed."""
     store = SqliteStore.open(directory, genesis)
     stack.callback(store.close)
     store.put_blob(INITIAL_MODEL)
@@ -129,5 +129,5 @@ def _make_context(
         arithmetic=InlineOffload(),
         bulk=InlineOffload(),
         random=Random(),
-        approves_genesis=True,  # there are no samples here
+        approves_genesis=True,  # members have no samples here
     )

@@ -38,14 +38,14 @@ from node.training.trainer import (
 if TYPE_CHECKING:
     from ml.clients.client import Client
 
-SLICE = 1024  # nonces that the loop waits for
+SLICE = 1024  # nonces that are tried before the loop runs on
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class InlineOffload:
-    """Runs at once, on the caller: under virtual time nothing may take real time."""
+    """Runs work at once, on the caller: under virtual time nothing may take real time."""
 
     async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return function(*args, **kwargs)
@@ -61,7 +61,7 @@ class InlineMiner:
         self.hashes = 0
 
     async def start(self) -> None:
-        """Is always ready."""
+        """Does nothing: it is always ready."""
 
     async def mine(self, seal: bytes, difficulty: int, start_nonce: int, count: int) -> int | None:
         validate_range(difficulty, start_nonce, count)
@@ -75,11 +75,11 @@ class InlineMiner:
         return None
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: it holds no resources."""
 
 
 class InlineTrainer:
-    """Trains in this process and thread, holding up the event loop."""
+    """Trains in this process and thread, and blocks the event loop meanwhile."""
 
     last_death: str | None = None
 
@@ -95,7 +95,7 @@ class InlineTrainer:
         return self._client
 
     async def warm_up(self) -> None:
-        """Has all it needs."""
+        """Does nothing: it has all it needs."""
 
     async def start(self, task: RunTask) -> TrainerInfo:
         self._run, self._applied_round = task.run.number, 0
@@ -121,7 +121,7 @@ class InlineTrainer:
         return Trained(result.weight, payloads, dict(result.metrics), went_back=result.went_back)
 
     def abandon(self) -> bool:
-        """Nothing can come between: training here waits for nothing."""
+        """Returns false: training here blocks the loop, so nothing can interrupt it."""
         return False
 
     async def apply(
@@ -189,4 +189,4 @@ class InlineTrainer:
             raise AnswerRefused(str(error)) from error
 
     async def close(self) -> None:
-        """Holds nothing."""
+        """Does nothing: it holds no resources."""

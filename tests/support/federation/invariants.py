@@ -9,7 +9,8 @@ from chain.votes import VIEW_WINDOW
 
 
 class InvariantBroken(AssertionError):
-    """`invariant` is its name in PROTOCOL §8; I10 is a member that never finalises in a settled network."""
+    """An invariant is broken. `invariant` is its name in PROTOCOL §8; I10 is a member that never finalises in a settled
+    network."""
 
     def __init__(self, invariant: str, what: str) -> None:
         super().__init__(f"{invariant}: {what}")
@@ -17,7 +18,7 @@ class InvariantBroken(AssertionError):
 
 
 def sign(phase: Phase, height: int, view: int, block_id: Id, voter: Id) -> Vote:
-    """A vote with 64 bytes that stand for a signature: they say what was signed and by whom."""
+    """Returns a vote with 64 bytes that stand for a signature: they say what was signed and by whom."""
     return Vote(phase, height, view, block_id, voter, _compute_signature(phase, view, block_id, voter))
 
 
@@ -38,20 +39,20 @@ class Checker:
         self._lock_views: dict[int, int] = {}
 
     def on_signed(self, index: int, vote: Vote) -> None:
-        """I4: one vote per (height, view, phase), also across crashes."""
+        """Checks I4: one vote per (height, view, phase), also across crashes."""
         first = self._signed.setdefault((index, vote.view, vote.phase), vote.block_id)
         if first != vote.block_id:
             raise InvariantBroken("I4", f"member {index} would sign twice in view {vote.view} {vote.phase.name}")
 
     def on_evidence(self, first: Vote, second: Vote) -> None:
-        """I4 seen by the others: two different votes for one slot are a liar's."""
+        """Checks I4 as others see it: only a liar signs two different votes for one slot."""
         if first.slot != second.slot or first.block_id == second.block_id:
             raise InvariantBroken("I4", f"{first} and {second} prove nothing")
         if self._members.index(first.voter) in self._honest:
             raise InvariantBroken("I4", f"an honest member is shown to equivocate: {first} and {second}")
 
     def on_lock(self, index: int, view: int, lock: tuple[int, Id] | None) -> None:
-        """I5: the lock's view only rises, also across crashes."""
+        """Checks I5: the lock's view only rises, also across crashes."""
         self.top_view = max(self.top_view, view)
         lock_view = -1 if lock is None else lock[0]
         if lock_view < self._lock_views.get(index, -1):
@@ -59,7 +60,8 @@ class Checker:
         self._lock_views[index] = lock_view
 
     def on_held(self, index: int, votes: tuple[Vote, ...]) -> None:
-        """I6: two votes per (member, view, phase) in the window, one beyond it, and the proof of the valid block."""
+        """Checks I6: a member holds at most two votes per (member, view, phase) in the window, one beyond it, and the
+        proof of the valid block."""
         n = len(self._members)
         if len(votes) > n * (2 * 2 * (2 * VIEW_WINDOW + 1) + 1) + n:
             raise InvariantBroken("I6", f"member {index} holds {len(votes)} votes")
@@ -68,7 +70,7 @@ class Checker:
             raise InvariantBroken("I6", f"member {index} holds {held} votes of {slot}")
 
     def on_decided(self, index: int, block_id: Id, certificate: Certificate) -> None:
-        """I1, I2, I9: one block, for good, and q members have said so."""
+        """Checks I1, I2, I9: one block is decided, it stays so, and q members have signed it."""
         voters = {voter for voter, _ in certificate.signatures}
         if len(voters) < self._quorum or len(voters) != len(certificate.signatures):
             raise InvariantBroken("I9", f"{len(voters)} members finalised, the quorum is {self._quorum}")

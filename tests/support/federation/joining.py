@@ -28,7 +28,7 @@ TRAIN_S = 0.3
 
 @asynccontextmanager
 async def growing(path: Path, n: int, newcomers: Sequence[str], **options: Any) -> AsyncIterator[Cluster]:
-    """n members that run, and newcomers that do not yet. Rounds take some time: what they wait for takes seconds."""
+    """Runs n members, beside newcomers that do not run yet. Rounds take some time, as readiness takes seconds."""
     options.setdefault("train_s", TRAIN_S)
     keys = make_keys(len(newcomers), "newcomer")
     observers = [{"key": encode_id(key.id), "name": name} for name, key in zip(newcomers, keys, strict=True)]
@@ -39,7 +39,7 @@ async def growing(path: Path, n: int, newcomers: Sequence[str], **options: Any) 
 
 
 def make_checkpoint(net: Cluster, name: str, height: int | None = None) -> Checkpoint:
-    """The one that this node would write into a join file now."""
+    """Returns the checkpoint that this node would write into a join file now."""
     node = net[name]
     height = node.height if height is None else height
     marks = tuple(node.get_block(marked).id for marked in get_marked(height))
@@ -58,7 +58,7 @@ def add(net: Cluster, name: str) -> AddMember:
 
 
 async def follow_keys(net: Cluster, name: str, spare: SigningKey) -> None:
-    """As a daemon does: it begins anew with the key that has come into force."""
+    """Restarts a node with the key that has come into force, as its daemon does."""
     node = net[name]
     assert node.task is not None
     await asyncio.wait({node.task})

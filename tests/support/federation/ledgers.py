@@ -13,8 +13,8 @@ from support.federation.virtual_time import run_virtual
 
 
 def make_ledgers(path: Path, rounds: int, n: int = 4, **settings: Any) -> Genesis:
-    """`path/node0` … each hold the same chain of `rounds` blocks, with every blob, stopped cleanly. `settings`
-    are `cluster`'s."""
+    """Makes `path/node0` …, which each hold the same chain of `rounds` blocks, with every blob, stopped cleanly.
+    `settings` are `cluster`'s."""
 
     async def federate() -> Genesis:
         async with cluster(path, n, rounds=rounds, **settings) as net:
@@ -29,7 +29,7 @@ def make_ledgers(path: Path, rounds: int, n: int = 4, **settings: Any) -> Genesi
 
 
 def read_cell(data_dir: Path, query: str) -> bytes:
-    """The one value a query gives."""
+    """Returns the only value of a query's result."""
     connection = sqlite3.connect(data_dir / DATABASE)
     try:
         value: bytes = connection.execute(query).fetchone()[0]
@@ -39,7 +39,7 @@ def read_cell(data_dir: Path, query: str) -> bytes:
 
 
 def flip_byte(path: Path, needle: bytes, at: int) -> None:
-    """Change one bit of `needle`, at its byte `at`, wherever the file holds it."""
+    """Changes one bit of `needle`, at its byte `at`, wherever the file holds it."""
     data = bytearray(path.read_bytes())
     where = data.find(needle)
     assert where >= 0, f"{path}: does not hold these {len(needle)} bytes"

@@ -26,7 +26,8 @@ Change = Callable[[dict[str, Array]], dict[str, Array]]
 
 
 class Lender(ScriptedTrainer):
-    """Lends a model of its seed where it is to, `changed` if it lies, and tells of each model its first number."""
+    """A trainer that lends a model made from its seed when asked to, `changed` if it lies, and evaluates each model to
+    its first number."""
 
     def __init__(self, seed: int, changed: Change | None = None) -> None:
         super().__init__(seed)
@@ -58,12 +59,12 @@ class Lender(ScriptedTrainer):
 
 
 def make_lent(seed: int) -> dict[str, Array]:
-    """The model that the trainer of this seed lends."""
+    """Makes the model that the trainer with this seed lends."""
     return {name: array[None] for name, array in make_model(seed, 0).items()}
 
 
 def make_row(spec: LendingSpec, figure: float) -> dict[str, Array]:
-    """Of 60 samples, with an accuracy that the figure gives."""
+    """Makes a row of 60 samples, with an accuracy that the figure determines."""
     row = spec.tell_nothing()
     row["samples"] = np.array(60, np.int64)
     row["figures"][0, 0] = round(abs(figure) % 1 * 1_000_000)
@@ -78,7 +79,7 @@ def get_lending_spec(run: Run) -> LendingSpec | None:
 
 
 def draft_lending(net: Cluster, **terms: Any) -> tuple[StartRun, bytes]:
-    """What the first node would sign."""
+    """Drafts the change that the first node would sign."""
     store, tip = net["node0"].store, get_service(net, "node0").tip
     assert store is not None
     runs, terms = RunSpecs.load(store), {"lend": True, **terms}
@@ -92,7 +93,7 @@ def draft_lending(net: Cluster, **terms: Any) -> tuple[StartRun, bytes]:
 
 
 async def begin_lending(net: Cluster, lenders: Collection[str], **terms: Any) -> StartRun:
-    """An evaluation that three of four approve, for which these members lend."""
+    """Starts an evaluation that three of four approve, and for which these members lend."""
     start, blob = draft_lending(net, **terms)
     store = net["node0"].store
     assert store is not None

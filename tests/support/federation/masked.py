@@ -1,10 +1,10 @@
-"""A federation of masked sums whose every contribution is looked at, and the rules that no schedule may break.
+"""A federation of masked sums of which every contribution is checked, and the rules that no schedule may break.
 
     async with masked(tmp_path) as net:
         await net.wait_for_height(9)
 
-At the end: nobody sent two inputs for one height, or opened anything but what the final block of inputs asks of it, so
-that nobody ever sees both masks of an input; and whoever is there recomputes every height.
+At the end: no member sent two inputs for one height, or opened anything but what the final block of inputs asks of it,
+so that nobody ever sees both masks of an input; and all running members recompute every height.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from support.federation.cluster import DIM, NUM_CLASSES, Cluster, ScriptedTraine
 from support.federation.wiretap import TappedNetwork
 
 METHOD = {"name": "dfpl", "aggregation": "masked_sum"}
-BESIDE = {"name": "mpfedcl", "aggregation": "masked_sum"}  # whose prototypes are in the clear, beside hidden models
+BESIDE = {"name": "mpfedcl", "aggregation": "masked_sum"}  # sends prototypes in the clear, beside masked models
 METHODS = {"dfpl": METHOD, "mpfedcl": BESIDE}
 MASKED_CODE = payload.KINDS[MASKED]
 
@@ -48,14 +48,14 @@ class BesideTrainer(ScriptedTrainer):
 
 
 def make_model(seed: int, height: int) -> dict[str, np.ndarray[Any, Any]]:
-    """Of the network that `cluster` has."""
+    """Makes a model of the network that `cluster` has."""
     rng = np.random.default_rng([1, seed, height])
     shapes = {"fc1.weight": (DIM, 64), "fc1.bias": (DIM,), "fc2.weight": (NUM_CLASSES, DIM), "fc2.bias": (NUM_CLASSES,)}
     return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
 
 
 def make_short_prototypes(seed: int, height: int) -> bytes:
-    """As `make_prototypes`, in the order of their classes, and no longer than 1."""
+    """Makes prototypes as `make_prototypes`, in the order of their classes, none longer than 1."""
     data = make_prototypes(seed, height)
     arrays = decode_arrays(data, len(data))
     order = np.argsort(arrays["classes"], kind="stable")
@@ -65,7 +65,7 @@ def make_short_prototypes(seed: int, height: int) -> bytes:
 
 @dataclass
 class Witness:
-    """What members but the liars have sent of their own, by height and author, over all their lives."""
+    """Records what members other than the liars have sent of their own, by height and author, over all their lives."""
 
     net: Cluster
     liars: Sequence[str] = ()
@@ -79,12 +79,13 @@ class Witness:
         store = self.net[name].store
         if store is None or name in self.liars:
             return
-        data = store.get_blob(get_masked_ref(contribution).digest)  # durable before it is sent
+        data = store.get_blob(get_masked_ref(contribution).digest)  # a node stores it before it sends it
         slot = (contribution.height, contribution.author)
         self.sent.setdefault(slot, []).append((contribution, decode_arrays(data, len(data))))
 
     def check(self) -> None:
-        """No member has sent two contents for a height, and none has opened a seed that hides an input still."""
+        """Checks that no member has sent two contents for a height, and that none has opened a seed that still masks an
+        input."""
         node = max(self.net.nodes.values(), key=lambda node: node.height)
         for (height, author), sent in self.sent.items():
             assert len({contribution.payloads for contribution, _ in sent}) == 1, f"two contents at {height}"
@@ -106,13 +107,13 @@ class Witness:
 
 
 def get_masked_ref(contribution: Contribution) -> PayloadRef:
-    """Of the payload behind masks, or the openings."""
+    """Returns the reference to the payload of masked inputs, or of openings."""
     (ref,) = [ref for ref in contribution.payloads if ref.kind == MASKED_CODE]
     return ref
 
 
 def get_aggregate(net: Cluster, height: int) -> Arrays:
-    """Of whoever has it: one that has only caught up may not yet."""
+    """Returns the aggregate from a node that holds it: a node that is catching up may not yet."""
     for node in net.nodes.values():
         if node.store is not None and node.height >= height:
             digest = node.get_block(height).header.aggregate
@@ -126,7 +127,7 @@ def get_aggregate(net: Cluster, height: int) -> Arrays:
 async def masked(
     path: Path, n: int = 4, *, rounds: int = 0, method: Any = METHOD, liars: Sequence[str] = (), **options: Any
 ) -> AsyncIterator[Cluster]:
-    """A cluster under a witness, of members that keep all blobs."""
+    """Runs a cluster of members that keep all blobs, under a witness."""
     more: dict[str, Any] = {"keep_heights": 10_000, **options}
     if method["name"] == "mpfedcl":
         more.setdefault("trainers", [BesideTrainer(i, more.get("train_s", 0.02)) for i in range(n)])
@@ -147,7 +148,7 @@ def start_all(net: Cluster, *names: str) -> None:
 
 
 def check_deeply(net: Cluster) -> None:
-    """Whoever runs has the same chain, and recomputes it."""
+    """Checks that all running nodes have the same chain, and recomputes it."""
     net.check_agreement()
     for node in net.nodes.values():
         if node.store is not None:
@@ -167,7 +168,7 @@ def get_place(net: Cluster, author: Id) -> int:
 
 
 def compute_expected(net: Cluster, authors: Sequence[Id], height: int) -> dict[int, np.ndarray[Any, Any]]:
-    """By class, the mean of what the scripted trainers of these authors have made up for a height."""
+    """Computes by class the mean of what the scripted trainers of these authors have made up for a height."""
     rows: dict[int, list[Any]] = {}
     for author in authors:
         data = make_prototypes(get_place(net, author), height)
@@ -178,7 +179,8 @@ def compute_expected(net: Cluster, authors: Sequence[Id], height: int) -> dict[i
 
 
 def check_sum(net: Cluster, inputs: int, openings: int) -> None:
-    """The aggregate of a height of openings is the mean of what the authors of a height of inputs have trained."""
+    """Checks that the aggregate of a height of openings is the mean of what the authors of a height of inputs have
+    trained."""
     node = max(net.nodes.values(), key=lambda node: node.height)
     summed = read_summed(get_aggregate(net, inputs))
     assert summed is not None
@@ -195,7 +197,8 @@ def check_sum(net: Cluster, inputs: int, openings: int) -> None:
 
 
 def check_models_and_pool(net: Cluster, members: Sequence[Id], number: int, arrays: Arrays) -> None:
-    """The weighted mean of the models of the members in a sum, and all their prototypes, each by its owner."""
+    """Checks the weighted mean of the models of the members in a sum, and that all their prototypes are there, each
+    with its owner."""
     places = [get_place(net, member) for member in members]
     models = [make_model(place, number) for place in places]
     for name in models[0]:
@@ -214,6 +217,7 @@ def check_models_and_pool(net: Cluster, members: Sequence[Id], number: int, arra
 
 
 def is_aborted(net: Cluster, openings: int) -> bool:
-    """Whether the mean of the height before these openings stays, and what was shown beside it."""
+    """Says whether the sum was aborted: the mean of the height before these openings stays, and what was sent in the
+    clear beside it."""
     before, after = (drop_masked(get_aggregate(net, height)) for height in (openings - 1, openings))
     return encode_arrays(before or {}) == encode_arrays(after or {})

@@ -21,7 +21,8 @@ COLLECTIONS = (dict, list, tuple, set, frozenset, deque)
 
 
 def take_census(root: object, *, beyond: Collection[object] = ()) -> Counter[str]:
-    """Entries by the path from `root` to the collection they are in. It does not enter what is `beyond`."""
+    """Counts entries by the path from `root` to the collection that holds them. It does not enter objects in
+    `beyond`."""
     census: Counter[str] = Counter()
     seen = {id(one) for one in beyond}
     todo: deque[tuple[str, object]] = deque([("", root)])

@@ -49,12 +49,12 @@ TICK_S = 1e-6  # the loop keeps no order among timers of the same instant
 
 
 class MemoryNetwork:
-    """The wires between the transports made by `transport`. Any of them reaches any other while both run.
+    """The network between the transports made by `transport`. Any of them reaches any other while both run.
 
     `latency_s` bounds the uniform delay of each message, one way. Messages overtake each other unless `fifo`: then
-    those sent at once also arrive at once, as a stream's do. `loss`
-    and `duplicate` are probabilities per pushed message; a pull fails with probability `loss`. `notice_s` is how long
-    it takes a node to see that a peer has come or gone.
+    messages sent together also arrive together, as in a stream. `loss` and `duplicate` are probabilities per pushed
+    message; a pull fails with probability `loss`. `notice_s` is the time until a node notices that a peer has come or
+    gone.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class MemoryNetwork:
         self.fifo = fifo
         self.notice_s = notice_s
         self.status_per_s = status_per_s
-        self.random = Random(seed)  # the weather of a simulation, not a secret
-        self._clockwork = Random(seed)  # of questions and answers, so that the weather is as without them
+        self.random = Random(seed)  # random numbers of a simulation, not of a secret
+        self._clockwork = Random(seed)  # for requests and replies, so that delays of pushes do not depend on them
         self._transports: dict[Id, MemoryTransport] = {}
         self._cuts: set[tuple[Id, Id]] = set()
         self._down: set[Id] = set()
@@ -87,16 +87,16 @@ class MemoryNetwork:
         )
 
     def transport(self, me: Id) -> MemoryTransport:
-        """A new transport for `me`. One made earlier for the same id (before a restart) is unplugged."""
+        """Returns a new transport for `me`. An earlier one of the same id (before a restart) is unplugged."""
         transport = MemoryTransport(self, me)
         self._transports[me] = transport
         self.settle()
         return transport
 
     def cut(self, a: Id, b: Id, *, one_way: bool = False) -> None:
-        """Nothing passes from `a` to `b` any more, nor back unless `one_way`; what is on its way is lost.
+        """Cuts the link from `a` to `b`, and back unless `one_way`; messages on their way are lost.
 
-        A cut one way is the treacherous kind: both still believe that they are connected, and pulls fail.
+        With a cut one way both still believe that they are connected, and pulls fail.
         """
         self._cuts.add((a, b))
         if not one_way:
@@ -122,7 +122,7 @@ class MemoryNetwork:
         self.settle()
 
     def set_down(self, peer: Id) -> None:
-        """Unplugs `peer`: it and the others see each other go. `set_up` plugs it in again."""
+        """Unplugs `peer`: it and the others notice that the connections are gone. `set_up` plugs it in again."""
         self._down.add(peer)
         self.settle()
 
@@ -131,17 +131,17 @@ class MemoryNetwork:
         self.settle()
 
     def find(self, peer: Id) -> MemoryTransport | None:
-        """The running transport of `peer`, if it is plugged in."""
+        """Returns the running transport of `peer`, None where it is unplugged."""
         transport = self._transports.get(peer)
         return transport if transport is not None and transport.running and peer not in self._down else None
 
     def is_open(self, a: Id, b: Id) -> bool:
-        """Whether a message from `a` to `b` arrives now, loss apart."""
+        """Says whether a message from `a` to `b` arrives now, loss apart."""
         return (a, b) not in self._cuts and self.find(a) is not None and self.find(b) is not None
 
     def is_linked(self, a: Id, b: Id) -> bool:
-        """Whether `a` has a connection to `b`: both run and let each other in, not cut both ways, and `b` does not
-        refuse `a`."""
+        """Says whether `a` has a connection to `b`: both run and admit each other, the link is not cut both ways, and
+        `b` does not refuse `a`."""
         here, there = self.find(a), self.find(b)
         if here is None or there is None or ((a, b) in self._cuts and (b, a) in self._cuts):
             return False
@@ -153,7 +153,7 @@ class MemoryNetwork:
         return tuple(self._transports)
 
     def settle(self) -> None:
-        """Lets every running node notice, a moment later, who came and who went."""
+        """Has every running node notice, a moment later, which peers came and went."""
         for transport in self._transports.values():
             transport.settle_later()
 
@@ -176,14 +176,14 @@ class MemoryTransport:
         self._wake = asyncio.Event()
         self._up: dict[Id, MemoryTransport] = {}
         self._outboxes: dict[Id, Outbox] = {}
-        self._drains: dict[Id, asyncio.TimerHandle] = {}  # when each outbox is looked at next
+        self._drains: dict[Id, asyncio.TimerHandle] = {}  # when each outbox is emptied next
         self._last_arrival_s: dict[Id, float] = {}
         self._counters: dict[Id, TrafficCounters] = {}
         self._trips: dict[Id, RoundTrips] = {}
-        self._roles: dict[Id, Role] | None = None  # everybody is a member until somebody says otherwise
+        self._roles: dict[Id, Role] | None = None  # None: everybody is a member
         self._kept: Collection[Id] | None = None  # members; None: all
-        self._settles_s = float("-inf")  # when this end looks next who has come and gone
-        self.addresses: dict[Id, str] = {}  # where peers would be dialled: here they are found wherever they are
+        self._settles_s = float("-inf")  # when this end next checks who has come and gone
+        self.addresses: dict[Id, str] = {}  # not dialled: peers are found by their ids
         self.bans = Bans(self._get_time_s)
         self.boundary = Boundary()
 
@@ -216,7 +216,7 @@ class MemoryTransport:
             self._network.settle()
 
     def get_role(self, peer: Id) -> Role:
-        """The part that `peer` has here; NONE of one that is not let in."""
+        """Returns the role of `peer` here; NONE for one that is not admitted."""
         return Role.MEMBER if self._roles is None else self._roles.get(peer, Role.NONE)
 
     def keep(self, members: Collection[Id] | None) -> None:
@@ -224,7 +224,7 @@ class MemoryTransport:
         self._network.settle()
 
     def wants(self, peer: Id) -> bool:
-        """Whether this end would dial `peer`."""
+        """Says whether this end would dial `peer`."""
         return self._kept is None or peer in self._kept or not self.get_role(peer) & Role.MEMBER
 
     async def redial(self, peer: Id, address: str | None) -> None:
@@ -269,7 +269,7 @@ class MemoryTransport:
         if planned is not None:
             if planned.when() <= self._loop.time() + wait_s:
                 return
-            planned.cancel()  # it is for a status that has to wait, behind which nothing else does
+            planned.cancel()  # only a status waits here, and nothing else waits behind it
         self._drains[peer] = self._loop.call_later(wait_s, self._drain, peer)
 
     def _drain(self, peer: Id) -> None:
@@ -287,7 +287,7 @@ class MemoryTransport:
             self._drain_later(peer, wait_s)
 
     def _send(self, there: MemoryTransport, messages: Iterable[Message]) -> None:
-        """Those that arrive together."""
+        """Sends messages that arrive together."""
         network, arriving = self._network, list[Message]()
         self._get_counters(there.me).batches_sent += 1
         self._ask(there)
@@ -302,7 +302,7 @@ class MemoryTransport:
             self._get_loop().call_at(self._draw_arrival_s(there.me), there.deliver, self._me, arriving)
 
     def _ask(self, there: MemoryTransport) -> None:
-        """A round trip, as it goes with what is sent now: there is no queue at the other end."""
+        """Waits for a round trip, as a request sent now takes it: there is no queue at the other end."""
         trips = self._trips[there.me]
         if number := trips.take_question(self._get_time_s()):
             arrives_s = self._get_time_s() + self._network.draw_round_trip_s()
@@ -313,7 +313,7 @@ class MemoryTransport:
             self._trips[peer].on_answer(number, now_s)
 
     def _draw_arrival_s(self, peer: Id) -> float:
-        """When what is sent now arrives; on a fifo link after everything earlier."""
+        """Returns when a message sent now arrives; on a fifo link, after everything earlier."""
         arrival_s = self._get_time_s() + self._network.draw_delay_s()
         if self._network.fifo:
             arrival_s = max(arrival_s, self._last_arrival_s.get(peer, 0.0) + TICK_S)
@@ -321,7 +321,7 @@ class MemoryTransport:
         return arrival_s
 
     def deliver(self, sender: Id, messages: Iterable[Message]) -> None:
-        """Messages have come down the wire, if the wire is still there and this end still plugged in."""
+        """Delivers messages, if the link is still there and this end still plugged in."""
         if self._network.find(self._me) is self and self._network.is_open(sender, self._me):
             for message in messages:
                 self._enqueue(partial(self._take, sender, message))
@@ -355,7 +355,7 @@ class MemoryTransport:
         if self._loop is None or self._handler is None:
             return
         at_s = self._loop.time() + self._network.notice_s
-        if at_s != self._settles_s:  # of many that start at once each looks once
+        if at_s != self._settles_s:  # one check serves all that start at the same time
             self._settles_s = at_s
             self._loop.call_at(at_s, self._enqueue, self._settle)
 
@@ -431,7 +431,8 @@ class MemoryTransport:
                 raise PeerUnavailable("refused") from fault
 
     async def _travel(self, source: Id, target: Id, *, risky: bool = False) -> None:
-        """Waits one way's delay. Raises PeerUnavailable if the link is cut now or then, or (risky) by bad luck."""
+        """Waits one way's delay. Raises PeerUnavailable if the link is cut now or then, or, where `risky`, by
+        chance."""
         lost = risky and self._network.random.random() < self._network.loss
         await asyncio.sleep(self._network.draw_delay_s())
         if lost or not self._network.is_open(source, target):

@@ -1,8 +1,8 @@
-"""Federations of real nodes that are declared as data, lived through once, and asked many things afterwards.
+"""Federations of real nodes that are declared as data, run once, and checked in many ways afterwards.
 
-A network says who is in it and what is done to it. Living through it: its nodes start, its story is played, they answer
-samples, end, start again in another order, answer an operator, and end for good. What they said and left is a `Lived`,
-which the tests of `tests/e2e/test_networks.py` ask for what must hold of every federation, whatever was done to it.
+A network says who is in it and what is done to it. When it runs, its nodes start, its story is played, they classify
+samples, end, start again in another order, answer an operator, and end for good. The result is a `Lived`, from which
+the tests of `tests/e2e/test_networks.py` check what must hold for every federation, whatever its story.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from support.federation.real_nodes import (
     run_command,
 )
 
-SAMPLES = 60  # that a node is asked to classify
+SAMPLES = 60  # samples that a node is asked to classify
 SAMPLES_FILE = "digits.npz"
-GUARD = 4.0  # the nodes' own: `max_loss_ratio` of a simulation
-PER_PEER_AND_KIND = 1024  # bytes a round may cost besides 1.1 times its payloads (DESIGN §8)
+GUARD = 4.0  # the default of the nodes, as `max_loss_ratio` of a simulation
+PER_PEER_AND_KIND = 1024  # bytes that a round may cost besides 1.1 times its payloads (DESIGN §8)
 MESSAGE_KINDS = 5  # status, contribution, block, vote, blob
-AWAIT_ALL = "waits.collect_s=120"  # so that every block has everybody
+AWAIT_ALL = "waits.collect_s=120"  # so that every block has a contribution of every member
 
 Story = Callable[[Federation, CutNetwork | None], Awaitable[None]]
 
@@ -51,12 +51,12 @@ Story = Callable[[Federation, CutNetwork | None], Awaitable[None]]
 class Network:
     """A federation, and what is done to it.
 
-    Without `rounds` it goes on without an end. A calm one loses nobody at any time, so that each block has everybody
-    and a round costs what it must. One that `can_be_cut` has relays between its nodes. `leavers` are no members in the
-    end. A simulation in which the same members are away comes to the same aggregates where a network `is_simulated`,
-    until the height that `find_simulated` gives, else for all: what is trained too late for a block must be of no
-    consequence. `right` is the least share of right answers, and `on_demand` the payloads of which each node
-    takes what it needs.
+    Without `rounds` it goes on without end. In a calm one no member is ever lost, so that each block has all
+    contributions and a round costs what it must. One that `can_be_cut` has relays between its nodes. `leavers` are no
+    members in the end. Where a network `is_simulated`, a simulation with the same absent members has the same
+    aggregates, until the height that `find_simulated` returns, else at all heights: contributions too late for a block
+    must have no effect. `right` is the least share of right answers, and `on_demand` the payloads of which each node
+    pulls what it needs.
     """
 
     name: str
@@ -85,11 +85,11 @@ class Network:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """In the end."""
+        """The names of the members in the end."""
         return tuple(name for name in self.names if name not in self.leavers)
 
     def live(self, directory: Path) -> Lived:
-        """Lives through it, in a new directory."""
+        """Runs the network through its story, in a new directory."""
         settings = (*self.settings, *((AWAIT_ALL,) if self.is_calm else ()))
         make_federation(
             directory,
@@ -139,13 +139,14 @@ OPERATOR: tuple[tuple[str, ...], ...] = (
     ("chain", "verify", "--deep"),
     ("chain", "show", "head"),
     ("rounds", "list"),
-)  # what an operator asks a node that is back
+)  # what an operator asks of a node that is back
 
 
 @dataclass(frozen=True)
 class Lived:
-    """What a network said and left. `before` and `after` are the nodes' statuses at its two ends; `alive` are processes
-    of it that should be no more; `asked` is the node that `said` and answered, and `truth` the samples' own classes."""
+    """The record of what a network said and left. `before` and `after` are the nodes' statuses at its two ends; `alive`
+    are its processes that should have ended; `asked` is the node that answered `said`, and `truth` the samples' true
+    classes."""
 
     network: Network
     directory: Path
@@ -175,29 +176,29 @@ class Lived:
 
     @cached_property
     def blocks(self) -> list[dict[str, Any]]:
-        """As node0 left them, genesis first."""
+        """The blocks that node0 left, genesis first."""
         listed: list[dict[str, Any]] = self.ask(0, "chain", "list", "--reverse", "--limit", 500)["blocks"]
         return listed
 
     @cached_property
     def rounds(self) -> list[list[dict[str, Any]]]:
-        """What each node kept of each round, oldest first."""
+        """The records of rounds that each node kept, oldest first."""
         listing = ("rounds", "list", "--reverse", "--limit", 500)
         return [self.ask(node, *listing)["rounds"] for node in range(self.network.num_nodes)]
 
     @cached_property
     def authors(self) -> list[list[str]]:
-        """Whose contributions each block holds, by height."""
+        """The authors of the contributions in each block, by height."""
         shown = [self.ask(0, "chain", "show", height) for height in range(len(self.blocks))]
         return [sorted(each["name"] for each in block["contributions"]) for block in shown]
 
     def ask(self, node: int, *command: object) -> Any:
-        """What a command prints of what a node left."""
+        """Runs a command on the files that a node left. Returns what it prints."""
         return ask_stopped(self.directory, node, *command)
 
     @cached_property
     def beacons(self) -> list[bytes]:
-        """That of the height after each block."""
+        """The beacons of the heights that follow each block."""
         genesis = self.federation.genesis
         with SqliteStore.open(self.federation.get_data_dir("node0"), genesis, readonly=True) as store:
             stored = [store.get_block(height) for height in range(len(self.blocks))]
@@ -205,7 +206,7 @@ class Lived:
 
     @cached_property
     def simulated(self) -> Any:
-        """The simulation of the same run: the same beacons, and the same members away."""
+        """The simulation of the same run: the same beacons, and the same members absent."""
         network, run = self.network, self.federation.genesis.run
         present = [[self.names.index(name) for name in authors] for authors in self.authors]
 
@@ -240,18 +241,18 @@ class Lived:
         return self.network.rounds if find is None else find(self)
 
     def list_left_over(self, *passing: str) -> list[str]:
-        """Files of the nodes whose names fit one of these patterns."""
+        """Lists files of the nodes whose names match one of these patterns."""
         return sorted(str(file) for pattern in passing for file in self.directory.rglob(pattern))
 
 
 def list_nodes(net: Federation) -> list[TestnetNode]:
-    """With their keys, as genesis has them."""
+    """Lists the nodes with their keys, as genesis has them."""
     keys = {member.name: member.key for member in net.genesis.state.members}
     return [replace(process.node, key=keys[name]) for name, process in net.nodes.items()]
 
 
 def _turn(names: Sequence[str]) -> list[str]:
-    """Another order than that of the first start."""
+    """Returns the names in another order than that of the first start."""
     return [*names[2:], names[0], names[1]]
 
 
@@ -265,7 +266,7 @@ def _list_pids(status: Status) -> list[int]:
 
 
 def _write_samples(place: Path, net: Federation) -> list[str]:
-    """Digits of the test set, and their classes."""
+    """Writes digits of the test set to a file. Returns their classes."""
     run = net.genesis.run
     _, test = load_dataset({"format": "digits"}, run.input)
     np.savez(place, x=test.x[:SAMPLES])
@@ -297,7 +298,7 @@ async def wait_until_done(net: Federation, *names: str) -> None:
 
 
 async def one_comes_late(net: Federation, _: CutNetwork | None) -> None:
-    """Three begin; the fourth starts while two of them stand still, or they would be done too soon."""
+    """Starts three; the fourth starts while two of them are paused, as they would be done too soon otherwise."""
     *first, late = net.names
     await net.start(*first)
     await net.wait_for_height(5)
@@ -309,14 +310,14 @@ async def one_comes_late(net: Federation, _: CutNetwork | None) -> None:
 
 
 async def one_is_paused_and_killed(net: Federation, _: CutNetwork | None) -> None:
-    """The last is there, paused for longer than its entry lives, there again, and killed."""
+    """Pauses the last for longer than its registry entry lives, resumes it, and kills it."""
     staleness = int(net.genesis.run.method["staleness"])
     await net.start()
     await net.wait_until_ready()
     victim = net.names[-1]
     await net.wait_for_contribution(victim, 1)
     await _ask(net, victim, "pause")
-    away = (await net.get_status(victim))["height"] + 1  # which may have it yet
+    away = (await net.get_status(victim))["height"] + 1  # the block of this height may still hold its contribution
     await net.wait_for_height(away + staleness + 2)
     await _ask(net, victim, "resume")
     back = await net.wait_for_contribution(victim, away + staleness + 1)
@@ -327,7 +328,7 @@ async def one_is_paused_and_killed(net: Federation, _: CutNetwork | None) -> Non
 
 
 async def two_are_killed_in_turn(net: Federation, _: CutNetwork | None) -> None:
-    """Each by `kill -9`, and is started again once the others have gone on without it."""
+    """Kills each of two by `kill -9`, and starts it again once the others have gone on without it."""
     await net.start()
     for victim in net.names[:2]:
         height = await net.wait_for_contribution(victim, (await net.get_status(victim))["height"])
@@ -341,7 +342,8 @@ async def two_are_killed_in_turn(net: Federation, _: CutNetwork | None) -> None:
 
 
 async def all_are_cut_in_two(net: Federation, ways: CutNetwork | None) -> None:
-    """Two and two: nobody has a quorum, all say so, and nothing is finalised until it is healed."""
+    """Cuts the network into two and two: nobody has a quorum, all report that, and nothing is finalised until it is
+    healed."""
     assert ways is not None
     halves = net.names[:2], net.names[2:]
     await net.start()
@@ -355,7 +357,7 @@ async def all_are_cut_in_two(net: Federation, ways: CutNetwork | None) -> None:
 
 
 async def one_leaves(net: Federation, _: CutNetwork | None) -> None:
-    """The others take the last one out of the federation, and go on; it follows."""
+    """Has the others remove the last one from the federation, and go on; it follows."""
     await net.start()
     await net.wait_until_ready()
     change = await propose(net, "node0", "remove_member", name=net.names[-1])
@@ -365,7 +367,7 @@ async def one_leaves(net: Federation, _: CutNetwork | None) -> None:
 
 
 def find_return(lived: Lived) -> int:
-    """The last block before the one that was paused is back: what it trains then may come too late for a block."""
+    """Returns the last block before the paused one is back: from then on its training may be too late for a block."""
     victim = lived.names[-1]
     away = next(h for h in range(2, len(lived.authors)) if victim not in lived.authors[h])
     return next(h for h in range(away, len(lived.authors)) if victim in lived.authors[h]) - 1
@@ -437,7 +439,7 @@ NETWORKS = (
         story=run_all_rounds,
         num_nodes=6,
         partition="dirichlet:0.1",
-        settings=("num_peers=2", "input.normalize=none"),  # by which all draw somebody in each round
+        settings=("num_peers=2", "input.normalize=none"),  # so that every node draws a peer in each round
         on_demand=("g", "h"),
         right=0.1,
     ),

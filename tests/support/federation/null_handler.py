@@ -1,5 +1,4 @@
-"""The null handler: the transport's handler for an end that is no node. It hears what is pushed, and has nothing to
-give."""
+"""The null handler: the transport's handler for an end that is no node. It ignores messages and holds nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +9,8 @@ from node.p2p.transport.base import BlobNotFound, Message
 
 
 class NullHandler:
-    """See `node.p2p.transport.base.Handler`. Whoever wants to hear or give something overrides what that takes."""
+    """A handler as in `node.p2p.transport.base.Handler` that ignores messages and holds nothing. Subclasses override
+    what they need."""
 
     def on_message(self, peer: Id, message: Message) -> None: ...
 

@@ -30,14 +30,14 @@ from support.federation.real_nodes import Federation, run_command
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """A site that is set up and asks to join."""
+    """A site that is set up and requests to join."""
 
     node: TestnetNode
     request: str
 
 
 async def init_newcomer(net: Federation, name: str, address: str, *, via: str) -> Newcomer:
-    """`fednode join-file` at the member `via`, and `fednode init --join` at the new site."""
+    """Runs `fednode join-file` at the member `via`, and `fednode init --join` at the new site."""
     file, place = net.directory / f"{name}.join", net.directory.parent / name
     await _run("join-file", "-o", file, "-c", net.nodes[via].node.config_file)
     where = ("--listen", address, "--advertise", address)
@@ -60,20 +60,20 @@ def make_request(kind: str, /, **terms: Any) -> pb.ProposeRequest:
 
 
 async def propose(net: Federation, name: str, kind: str, /, **terms: Any) -> str:
-    """A change by this node's operator. Its id."""
+    """Proposes a change at this node. Returns its id."""
     request = make_request(kind, **terms)
     return (await net.ask(name, lambda admin: admin.propose(request))).id
 
 
 async def approve(net: Federation, change: str, *names: str) -> None:
-    """By each, as soon as it has heard of it."""
+    """Approves a change at each of these nodes, as soon as the node has received it."""
     for name in names:
         await wait_until_open(net, change, name)
         await net.ask(name, lambda admin: admin.approve(change))
 
 
 async def get_proposal(net: Federation, name: str, change: str) -> pb.ProposalView | None:
-    """An open change as a node has it; None where it is not open there."""
+    """Returns an open change as a node has it; None where it is not open there."""
     proposals = await net.ask(name, AdminClient.list_proposals)
     return next((proposal for proposal in proposals if proposal.id == change), None)
 
@@ -88,7 +88,7 @@ async def wait_until_open(net: Federation, change: str, *names: str) -> None:
 
 
 async def wait_until_over(net: Federation, change: str, *names: str) -> None:
-    """Until it is open no more: executed, unless it can hold no more."""
+    """Waits until a change is no longer open: it is executed, or can no longer be."""
 
     async def is_over(name: str) -> bool:
         return not await is_open(net, name, change)
@@ -98,7 +98,7 @@ async def wait_until_over(net: Federation, change: str, *names: str) -> None:
 
 
 async def wait_until_newcomer_is_ready(net: Federation, change: str, *names: str) -> None:
-    """Until these nodes have the word of the new key that an open change brings."""
+    """Waits until these nodes have the readiness of the new key that an open change brings."""
 
     async def is_ready(name: str) -> bool:
         proposal = await get_proposal(net, name, change)
@@ -109,16 +109,16 @@ async def wait_until_newcomer_is_ready(net: Federation, change: str, *names: str
 
 
 async def get_since(net: Federation, name: str) -> int:
-    """The height of the block that admits a site, as it has it itself."""
+    """Returns the height of the block that admits a site, as the site itself has it."""
     members = (await net.ask(name, AdminClient.list_members)).members
     return next(int(member.since) for member in members if member.name == name)
 
 
-# ---- what a node that is down has on its chain
+# ---- the chain of a node that is stopped
 
 
 def read_change_heights(place: Path, change: str) -> list[int]:
-    """The heights that hold a change, on the chain of a stopped node: one, once it is executed."""
+    """Returns the heights that hold a change, on the chain of a stopped node: one, once it is executed."""
     stored = SqliteStore.stored_genesis(place)
     assert stored is not None, f"{place}: no chain"
     genesis = Genesis.from_mapping(stored)

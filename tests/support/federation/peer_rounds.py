@@ -16,14 +16,14 @@ from support.federation.simulated import BEACON, MLP, make_digit_clients
 
 
 def get_id(i: int) -> bytes:
-    """The id of client i."""
+    """Returns the id of client i."""
     return bytes([i]) * 32
 
 
 def make_peer_clients(
     method: Callable[[Any], Method], spec: type[MethodSpec], settings: Mapping[str, Any] | None = None, **options: Any
 ) -> list[Client]:
-    """As `make_digit_clients`, of a method and a spec by their classes."""
+    """Makes clients as `make_digit_clients`, with a method and a spec by their classes."""
     local = make_digit_clients({"name": "local"}, **{"num_clients": 4, "model": MLP, **options})
     return [
         Client(
@@ -48,7 +48,7 @@ class Block:
 
     @classmethod
     def make(cls, clients: Sequence[Client], trained: Mapping[int, Trained], height: int, beacon: bytes) -> Block:
-        """The block of those clients that `trained` has by their places; all of it as validators let it pass."""
+        """Makes the block of those clients that `trained` has by their index, as validators accept it."""
         spec = clients[0].spec
         offers, blobs = [], {}
         for i, made in sorted(trained.items()):
@@ -67,7 +67,7 @@ class Block:
         return cls(height, beacon, tuple(offers), blobs, aggregate)
 
     def get_wanted(self, client: Client, i: int, gone: Collection[bytes] = frozenset()) -> Sequence[bytes]:
-        """The digests that client i has to pull."""
+        """Returns the digests that client i has to pull."""
         return client.spec.wanted(self.height, self.beacon, get_id(i), self.offers, self.aggregate, frozenset(gone))
 
     def apply(
@@ -77,7 +77,7 @@ class Block:
         gone: Collection[bytes] = frozenset(),
         on_refused: OnRefused = lambda peer, why: None,
     ) -> Metrics:
-        """Let client i take it over, with those blobs alone that it has to pull."""
+        """Has client i apply the block, with only the blobs that it has to pull."""
         return client.apply(
             self.height,
             self.aggregate,
@@ -91,12 +91,12 @@ class Block:
 
 
 def train_all(clients: Sequence[Client], height: int, beacon: bytes = BEACON) -> Block:
-    """One local phase of all, and the block with all of them."""
+    """Trains all clients for one local phase. Returns the block with all contributions."""
     return Block.make(clients, {i: client.train(height, beacon) for i, client in enumerate(clients)}, height, beacon)
 
 
 def run_peer_round(clients: Sequence[Client], height: int, beacon: bytes = BEACON) -> list[Metrics]:
-    """One round of all."""
+    """Runs one round of all clients."""
     block = train_all(clients, height, beacon)
     return [block.apply(client, i) for i, client in enumerate(clients)]
 

@@ -15,7 +15,7 @@ from node.testnet.ports import FREE_PORTS, are_free
 
 
 def find_free_ports(count: int) -> list[int]:
-    """So many ports in a row, free a moment ago."""
+    """Returns so many ports in a row that were free a moment ago."""
     turn = _get_turn()
     ports = [next(turn)]
     while len(ports) < count or not are_free(range(ports[0], ports[-1] + 1)):
@@ -27,8 +27,8 @@ def find_free_ports(count: int) -> list[int]:
 
 @cache
 def _get_turn() -> Iterator[int]:
-    """The ports that this process of pytest-xdist may take, over and over; all, of a process that is none of its. They
-    begin where another run on this machine most likely does not."""
+    """Yields the ports that this process of pytest-xdist may take, over and over; every port, in a process outside of
+    xdist. It starts at a place where another run on the same machine most likely does not."""
     worker, num_workers = os.environ.get("PYTEST_XDIST_WORKER"), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     size = len(FREE_PORTS) // num_workers
     lowest = size * (0 if worker is None else int(worker.removeprefix("gw")) % num_workers)

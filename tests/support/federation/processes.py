@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is more than a zombie that nobody has waited for."""
+    """Says whether the process exists and is more than a zombie."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii") as stat:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
@@ -17,7 +17,7 @@ def is_alive(pid: int) -> bool:
 
 
 def kill(pid: int) -> None:
-    """`kill -9`."""
+    """Ends the process by SIGKILL."""
     os.kill(pid, signal.SIGKILL)
 
 
@@ -26,5 +26,5 @@ def get_parent(pid: int) -> int:
 
 
 def read_maps(pid: int) -> str:
-    """The files and libraries that are mapped into a process."""
+    """Returns the files and libraries that are mapped into a process."""
     return Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")

@@ -13,7 +13,7 @@ from chain.state import State
 from node.consensus.service import RoundService
 from support.federation.cluster import Cluster
 
-RULES = SetRules({"keep_heights": (2, 3)})  # a change that matters to nothing in a test
+RULES = SetRules({"keep_heights": (2, 3)})  # a change that has no effect on a test
 
 
 def get_service(net: Cluster, name: str) -> RoundService:
@@ -37,7 +37,7 @@ def get_open(net: Cluster, name: str) -> list[bytes]:
 
 
 async def propose(net: Cluster, name: str, kind: Kind, **header: int) -> bytes:
-    """A change by this node's operator, open for a hundred heights. Its id."""
+    """Proposes a change at this node, open for a hundred heights. Returns its id."""
     service = get_service(net, name)
     member = service.tip.state.get_member(net.id(name))
     assert member is not None
@@ -52,14 +52,14 @@ async def wait_until_open(net: Cluster, change_id: bytes, name: str) -> None:
 
 
 async def approve(net: Cluster, change_id: bytes, *names: str) -> None:
-    """As soon as each has heard of it."""
+    """Approves the change at each of these nodes, as soon as the node has received it."""
     for name in names:
         await wait_until_open(net, change_id, name)
         await get_service(net, name).proposals.approve(change_id)
 
 
 async def change(net: Cluster, kind: Kind) -> None:
-    """Proposed by the first of four, and approved by two more."""
+    """Has the first of four propose a change, and two more approve it."""
     await approve(net, await propose(net, "node0", kind), "node1", "node2")
 
 
@@ -68,7 +68,7 @@ async def wait_for_state(net: Cluster, what: str, holds: Callable[[State], Any],
 
 
 async def wait_until_over(net: Cluster) -> None:
-    """The rounds of the run in force, at all who are up."""
+    """Waits until the run in force is over at all running nodes."""
     running = [node for node in net.nodes.values() if node.service is not None]
     await net.wait_for(
         lambda: all(node.service is not None and node.service.is_done for node in running), "the rounds to be over"
@@ -81,7 +81,7 @@ def find_change_heights(net: Cluster, name: str) -> list[int]:
 
 
 def check_chains(net: Cluster) -> None:
-    """All nodes have the same chain, and an audit that trusts genesis alone finds it sound."""
+    """Checks that all nodes have the same chain, and that an audit that trusts only genesis finds it sound."""
     net.check_agreement()
     for node in net.nodes.values():
         if node.store is not None:

@@ -45,18 +45,18 @@ def make_spec(method: Mapping[str, Any], model: Mapping[str, Any] = MODEL) -> Me
 
 
 def get_shape(spec: ArraySpec) -> tuple[int, ...]:
-    """Of an array that has no dimension left open."""
+    """Returns the shape of an array that has no open dimension."""
     return tuple(int(size) for size in spec.shape)
 
 
 def count_numbers(spec: MethodSpec, kind: str) -> int:
-    """The number of numbers in a payload of a kind."""
+    """Counts the numbers in a payload of a kind."""
     return sum(math.prod(get_shape(array)) for array in spec.schemas(1)[kind].arrays.values())
 
 
 class TakingTrainer(ScriptedTrainer):
-    """Makes up the payloads of `spec`, and keeps every exchange it is given, by height. `spoil` may change a payload;
-    `deaths` is how often it dies while it applies. Whose ids are in `refuses` do it harm."""
+    """Makes up the payloads of `spec`, and keeps every exchange it receives, by height. `spoil` may change a payload;
+    `deaths` is how often it dies while it applies. Peers in `refuses` are found harmful and refused."""
 
     def __init__(self, seed: int, spec: MethodSpec, *, train_s: float = 0.02, deaths: int = 0) -> None:
         super().__init__(seed, train_s)
@@ -83,7 +83,7 @@ class TakingTrainer(ScriptedTrainer):
         return Trained(weight, payloads, {"loss": 0.0, "accuracy": 0.5})
 
     def make(self, kind: str, height: int) -> dict[str, Array]:
-        """One payload, as its schema has it."""
+        """Makes one payload, as its schema describes it."""
         rng = np.random.default_rng([self.seed, height, sum(kind.encode())])
         if kind == "unit":
             own = np.arange(NUM_CLASSES) % 2 == self.seed % 2
@@ -113,14 +113,15 @@ class TakingTrainer(ScriptedTrainer):
 
 
 class TakingCluster:
-    """A cluster, and what its trainers were given."""
+    """A cluster, and what its trainers received."""
 
     def __init__(self, net: Cluster, trainers: Mapping[str, TakingTrainer]) -> None:
         self.net = net
         self.trainers = trainers
 
     def has_applied(self, height: int, *names: str) -> bool:
-        """Whether these nodes (all that run) have, and the authors of its block have written their records."""
+        """Says whether these nodes (all that run) have applied the height, and the authors of its block have written
+        their records."""
         chosen = names or [name for name, node in self.net.nodes.items() if node.store is not None]
         return all(height in self.trainers[name].applied and self._has_record(name, height) for name in chosen)
 
@@ -132,11 +133,11 @@ class TakingCluster:
         await self.net.wait_for(lambda: self.has_applied(height, *names), f"round {height} to be applied")
 
     def get_exchange(self, name: str, height: int) -> Exchange:
-        """The exchange that the node was given last."""
+        """Returns the exchange that the node received last."""
         return self.trainers[name].taken[height][-1]
 
     def get_wanted(self, name: str, height: int, gone: frozenset[Id] = frozenset()) -> set[Digest]:
-        """The blobs that the node wants of a round, by the spec."""
+        """Returns the blobs that the node wants of a round, by the spec."""
         node = self.net["node0"]
         assert node.store is not None
         block = node.get_block(height)
@@ -149,12 +150,12 @@ class TakingCluster:
         return set(spec.wanted(height, beacon, self.net.id(name), offers, aggregate, gone))
 
     def get_sizes(self, height: int) -> dict[Digest, int]:
-        """Of every blob that a block names, as its author has signed it."""
+        """Returns the size of every blob that a block names, as its author has signed it."""
         block = self.net["node0"].get_block(height)
         return {ref.digest: ref.size for contribution in block.contributions for ref in contribution.payloads}
 
     def get_offer(self, name: str, height: int) -> Offer | None:
-        """The node's offer in a block, None if it is no author of it."""
+        """Returns the node's offer in a block, None if it is no author of it."""
         offers = get_offers(self.net["node0"].get_block(height))
         return next((offer for offer in offers if offer.author == self.net.id(name)), None)
 
@@ -181,7 +182,7 @@ async def taking(
     train_s: float = 0.02,
     **settings: Any,
 ) -> AsyncIterator[TakingCluster]:
-    """n members on `method`; `settings` are `cluster`'s."""
+    """Runs n members on `method`; `settings` are `cluster`'s."""
     spec = make_spec(method, model)
     trainers = [TakingTrainer(i, spec, train_s=train_s) for i in range(n)]
     names = {f"node{i}": trainer for i, trainer in enumerate(trainers)}
@@ -190,7 +191,7 @@ async def taking(
 
 
 class Stingy(RoundService):
-    """A member that is not honest about what it has on demand: `serve` is what it does when it is asked for some."""
+    """A member that lies about the blobs it has on demand: `serve` answers requests for them."""
 
     def __init__(self, context: NodeContext) -> None:
         super().__init__(make_round_parts(context))

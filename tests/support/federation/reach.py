@@ -13,7 +13,7 @@ MISSING = {
     "two pairs": [("node0", "node1"), ("node2", "node3")],
     "three of four": [("node0", "node1"), ("node0", "node2"), ("node1", "node2")],
 }
-HUB = "node3"  # of the star that is left of four where three can only dial out
+HUB = "node3"  # of the star that is left where three of four can only dial out
 
 
 def start_apart(net: Cluster, missing: Iterable[tuple[str, str]], *names: str) -> None:
@@ -31,7 +31,7 @@ def get_service(net: Cluster, name: str) -> RoundService:
 
 
 def get_relays(net: Cluster, name: str, other: str) -> set[str]:
-    """Through whom a node says that it reaches another."""
+    """Returns the members through which a node says that it reaches another."""
     return {relay.name for relay in get_service(net, name).peers.get_relays(net.id(other))}
 
 
@@ -40,7 +40,7 @@ def count_authors(net: Cluster, height: int) -> int:
 
 
 def count_messages(net: Cluster, kind: str) -> int:
-    """Pushed by all nodes to all others, since they started."""
+    """Counts the messages of a kind that all nodes have pushed since they started."""
     count = 0
     for node in net.nodes.values():
         transport = net.network.find(node.key.id)

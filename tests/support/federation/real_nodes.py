@@ -45,11 +45,11 @@ from support.federation.fork_servers import fork_server_of_the_session
 from support.federation.ports import find_free_ports
 
 POLL_S = 0.1
-WAIT_S = 240.0  # for anything: generous, as a loaded machine may be ten times slower than an idle one
+WAIT_S = 240.0  # for any wait: generous, as a loaded machine may be ten times slower than an idle one
 COMMAND_S = 240.0
 STOP_S = 60.0
 
-_ONE_AT_A_TIME = threading.Lock()  # as stdout is the whole process's, and tests call commands on threads
+_ONE_AT_A_TIME = threading.Lock()  # as stdout belongs to the whole process, and tests call commands on threads
 
 T = TypeVar("T")
 
@@ -68,7 +68,7 @@ class Finished:
 
 @dataclass(frozen=True, slots=True)
 class DemoRun:
-    """`fednode demo --json --keep directory`: how it ended, and the object it printed last."""
+    """A run of `fednode demo --json --keep directory`: how it ended, and the object it printed last."""
 
     directory: Path
     rounds: int
@@ -78,10 +78,10 @@ class DemoRun:
 
 
 def run_command(*arguments: object) -> Finished:
-    """`fednode` with these arguments, called in this process: for what a command says, and what it leaves.
+    """Calls `fednode` with these arguments in this process.
 
-    One that handles signals, runs an event loop or has to be stopped is one for `run_process`; so is one that waits for
-    another that a second thread would have to call, as one is called at a time.
+    Use `run_process` for a command that handles signals, runs an event loop, has to be stopped, or waits for a command
+    on a second thread: this function calls one at a time.
     """
     with _as_in_a_process() as (out, err):
         code = Context().run(main, [*map(str, arguments)])
@@ -89,17 +89,17 @@ def run_command(*arguments: object) -> Finished:
 
 
 def run_process(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
-    """`fednode` with these arguments, in a process of its own."""
+    """Runs `fednode` with these arguments, in a process of its own."""
     return _run("node.cli", arguments, timeout_s)
 
 
 def run_bench(*arguments: object, timeout_s: float = COMMAND_S) -> Finished:
-    """`make bench-NAME` with these arguments, the first of them the NAME, in a process of its own."""
+    """Runs `make bench-NAME` with these arguments, the first of them the NAME, in a process of its own."""
     return _run("tests.bench", arguments, timeout_s)
 
 
 def ask_stopped(directory: Path, node: int, *command: object) -> Any:
-    """The object that a command prints of the files of a stopped node of a demo that was kept."""
+    """Returns the object that a command prints about the files of a stopped node of a demo that was kept."""
     done = run_command(*command, "--json", "--data-dir", directory / f"data/node{node}")
     assert done.code == 0, done.err
     return json.loads(done.out)
@@ -107,8 +107,8 @@ def ask_stopped(directory: Path, node: int, *command: object) -> Any:
 
 @contextmanager
 def _as_in_a_process() -> Iterator[tuple[TextIO, TextIO]]:
-    """Stands in for a process of its own: nothing on stdin, a stdout and a stderr, which are given, and a log that
-    nobody has set up. What the command does to the collector is undone."""
+    """Stands in for a process of its own: an empty stdin, a stdout and a stderr, which it yields, and unconfigured
+    logging. It undoes the command's changes to the garbage collector."""
     with _ONE_AT_A_TIME:
         given, out, err = io.TextIOWrapper(io.BytesIO()), _OfThisThread(sys.stdout), _OfThisThread(sys.stderr)
         thresholds = gc.get_threshold()
@@ -123,7 +123,8 @@ def _as_in_a_process() -> Iterator[tuple[TextIO, TextIO]]:
 
 
 class _OfThisThread(io.TextIOWrapper):
-    """Keeps what this thread writes, and passes on what others do meanwhile: a test may print beside its command."""
+    """Captures what this thread writes, and passes on what others write meanwhile: a test may print beside its
+    command."""
 
     def __init__(self, before: TextIO) -> None:
         super().__init__(io.BytesIO(), encoding="utf-8")
@@ -152,14 +153,14 @@ def _run(module: str, arguments: Sequence[object], timeout_s: float) -> Finished
 
 
 def make_federation(directory: Path, **spec: Any) -> Path:
-    """The files of a test network on ports that are free now. `spec` is `TestnetSpec`'s."""
+    """Makes the files of a test network on ports that are free now. `spec` is `TestnetSpec`'s."""
     made = TestnetSpec(**spec)
     return make_testnet(directory, replace(made, base_port=find_free_ports(made.num_nodes)[0])).directory
 
 
 @contextmanager
 def paused(*pids: int) -> Iterator[None]:
-    """The processes stand still meanwhile. Whoever was killed meanwhile stays dead."""
+    """Stops the processes by SIGSTOP until the context is left. Those killed meanwhile stay dead."""
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     try:
@@ -171,7 +172,8 @@ def paused(*pids: int) -> Iterator[None]:
 
 
 def flip_byte(file: Path, data: bytes) -> None:
-    """Changes one byte in the middle of wherever `file` has `data`: a page that was split may keep a stale copy."""
+    """Changes one byte in the middle of `data` wherever `file` holds it: a split page of the database may keep a stale
+    copy."""
     content = file.read_bytes()
     assert data in content, f"{file}: these {len(data)} bytes are not in it"
     changed = bytearray(data)
@@ -182,9 +184,8 @@ def flip_byte(file: Path, data: bytes) -> None:
 class Federation:
     """The nodes of a directory that `fednode testnet` or `fednode demo --keep` wrote. Leaving it ends them all.
 
-    Nodes are copies of the session's process that has imported what they need, unless each `stands_alone`, as where a
-    claim is about a start, a command line or memory. `via` is for each node the command that it is started by, as
-    `NodeProcess` has it.
+    Nodes are copies of the session's process with the modules imported, unless each `stands_alone`, for claims about a
+    start, a command line or memory. `via` holds for each node the command that starts it, as in `NodeProcess`.
     """
 
     def __init__(
@@ -228,19 +229,19 @@ class Federation:
     # ---- starting and ending
 
     async def start(self, *names: str) -> None:
-        """The named nodes, or all that are down; returns when each answers, well before its worker is ready."""
+        """Starts the named nodes, or all that are down; returns when each answers, well before its worker is ready."""
         starting = [self.nodes[name] for name in names or self.names if not self.nodes[name].is_running]
         await asyncio.gather(*(node.start(self._server) for node in starting))
         wanted = {node.name for node in starting}
         await self.wait_for(lambda statuses: wanted <= set(statuses), f"an answer of {', '.join(sorted(wanted))}")
 
     async def wait_until_ready(self, *names: str) -> None:
-        """Their workers are ready and they see a quorum."""
+        """Waits until the nodes' workers are ready and they see a quorum."""
         wanted = names or self.running
         await self.wait_for(lambda now: all(now[name]["ready"] for name in wanted), f"{', '.join(wanted)} ready")
 
     async def stop(self, name: str) -> int:
-        """SIGTERM: the exit code. AssertionError when it does not end by itself."""
+        """Sends SIGTERM. Returns the exit code. AssertionError when the node does not end by itself."""
         process = self.nodes[name].process
         assert process is not None, f"{name} was never started"
         process.send_signal(signal.SIGTERM)
@@ -250,13 +251,13 @@ class Federation:
             raise AssertionError(f"{name} has not ended after {STOP_S:g} s\n{self._describe({})}") from None
 
     async def kill(self, name: str) -> None:
-        """`kill -9`."""
+        """Ends a node by SIGKILL."""
         assert await self.nodes[name].kill() == -signal.SIGKILL
 
     # ---- asking
 
     async def get_statuses(self) -> dict[str, Status]:
-        """Of the running nodes that answer. Raises NodeExited when one has ended by itself."""
+        """Returns the statuses of the running nodes that answer. Raises NodeExited when one has ended by itself."""
         found = await asyncio.gather(*(self.nodes[name].get_status() for name in self.running))
         return {status["name"]: status for status in found if status is not None}
 
@@ -265,7 +266,7 @@ class Federation:
         return status
 
     def read_log(self, name: str) -> str:
-        """All that a node has logged."""
+        """Returns all that a node has logged."""
         return self.nodes[name].log_file.read_text(errors="replace")
 
     def get_pid(self, name: str) -> int:
@@ -274,21 +275,21 @@ class Federation:
         return process.pid
 
     async def get_worker(self, name: str) -> int:
-        """The process id of a worker that is ready."""
+        """Returns the process id of a worker that is ready."""
         pid: int = (await self.get_status(name))["worker_pid"]
         return pid
 
     async def read_chain(self, name: str) -> list[dict[str, Any]]:
-        """Every finalised block as the running node lists it, genesis first."""
+        """Returns every finalised block as the running node lists it, genesis first."""
         return await self.ask(name, _read_chain)
 
     async def read_contributors(self, name: str, height: int) -> list[str]:
-        """Whose contributions the block of a height holds, by name, as the running node has it."""
+        """Returns the names of the contributors to the block of a height, as the running node has it."""
         block = await self.ask(name, lambda admin: admin.get_block(height))
         return [contribution.name for contribution in block.contributions]
 
     async def ask(self, name: str, question: Callable[[AdminClient], T]) -> T:
-        """A running node's answer, also if it takes longer than a command would wait."""
+        """Returns a running node's answer, also if it takes longer than a command would wait."""
 
         def ask() -> T:
             with AdminClient(self.nodes[name].socket) as admin:
@@ -304,7 +305,7 @@ class Federation:
             await asyncio.sleep(POLL_S)
 
     async def check_agreement(self) -> int:
-        """No two running nodes have different blocks at a height. Returns the least height of theirs."""
+        """Checks that no two running nodes have different blocks at a height. Returns their least height."""
         chains = await asyncio.gather(*(self.read_chain(name) for name in self.running))
         least = min(len(chain) for chain in chains)
         ids = [[block["id"] for block in chain[:least]] for chain in chains]
@@ -319,7 +320,7 @@ class Federation:
     async def wait_for(
         self, condition: Callable[[Statuses], bool], what: str, *, looks: int = 1, timeout_s: float = WAIT_S
     ) -> Statuses:
-        """Until `condition` holds of the statuses of all running nodes, at so many `looks` one after the other."""
+        """Waits until `condition` holds for the statuses of all running nodes, in so many `looks` in a row."""
         deadline_s = time.monotonic() + timeout_s
         held = 0
         while True:
@@ -333,7 +334,7 @@ class Federation:
             await asyncio.sleep(POLL_S)
 
     async def wait_until(self, holds: Callable[[], Awaitable[bool]], what: str) -> None:
-        """Until `holds` says so, which asks the nodes for more than their statuses."""
+        """Waits until `holds`, which asks the nodes for more than their statuses, returns true."""
         deadline_s = time.monotonic() + WAIT_S
         while not await holds():
             if time.monotonic() > deadline_s:
@@ -341,7 +342,7 @@ class Federation:
             await asyncio.sleep(POLL_S)
 
     async def wait_for_height(self, height: int, *names: str) -> None:
-        """Until the named nodes, or all running ones, have finalised `height`."""
+        """Waits until the named nodes, or all running ones, have finalised `height`."""
         wanted = names or self.running
         await self.wait_for(
             lambda now: all(now[name]["height"] >= height for name in wanted),
@@ -349,7 +350,8 @@ class Federation:
         )
 
     async def wait_for_contribution(self, author: str, after: int) -> int:
-        """Until `author` itself holds a block above height `after` that has its contribution; that height."""
+        """Waits until `author` itself holds a block above height `after` that has its contribution. Returns that
+        height."""
         height = after
         while True:
             height += 1
@@ -375,7 +377,7 @@ def _read_chain(admin: AdminClient) -> list[dict[str, Any]]:
 
 
 def _make_process(config_file: Path, via: Mapping[str, Sequence[str]]) -> NodeProcess:
-    """As `LocalCluster` makes them; what was dealt to the node is of no interest here."""
+    """Makes the process of a node as `LocalCluster` does; the samples assigned to the node do not matter here."""
     config = load_config(config_file)
     name = config.node.name
     return NodeProcess(TestnetNode(name, b"", config.network.listen, config_file, 0, 0, ()), via=via.get(name, ()))

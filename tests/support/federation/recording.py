@@ -8,11 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from chain.block import Digest, Id
 from node.p2p.transport.base import CHUNK_BYTES, BlobNotFound, BlobNotYet, Message, MessageKind, PeerFault
 
-PATIENCE_S = 60.0  # for whatever must come: a busy machine may be a hundred times slower than an idle one
+PATIENCE_S = 60.0  # for whatever must arrive: a busy machine may be a hundred times slower than an idle one
 
 
 class Recorder:
-    """Keeps messages and peers seen; serves `blocks` and `blobs`; a message of `bad_data` is a fault of its sender."""
+    """Keeps messages and peers seen; serves `blocks` and `blobs`; reports a message of `bad_data` as its sender's
+    fault."""
 
     def __init__(self) -> None:
         self.messages: list[tuple[Id, Message]] = []
@@ -20,7 +21,7 @@ class Recorder:
         self.downs: list[Id] = []
         self.blocks: list[tuple[bytes, bytes]] = []
         self.blobs: dict[Digest, bytes] = {}
-        self.coming: set[Digest] = set()  # what it says it does not have yet
+        self.coming: set[Digest] = set()  # blobs it says it does not have yet
         self.blob_requests: list[tuple[Id, int]] = []
         self.bad_data = b"bad"
         self.open_streams = 0
@@ -54,7 +55,7 @@ class Recorder:
             self.open_streams -= 1
 
     def get_data(self, kind: MessageKind, peer: Id | None = None) -> list[bytes]:
-        """The data of the messages of one kind, in order of arrival."""
+        """Returns the data of the messages of one kind, in order of arrival."""
         return [message.data for sender, message in self.messages if message.kind is kind and peer in (None, sender)]
 
 

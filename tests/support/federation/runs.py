@@ -25,19 +25,21 @@ SCHEMA = {"aggregate": {"model": "the same"}}  # so that one run may continue th
 
 
 def start_run(before: Run, *, model_bytes: bytes | None = None, **terms: Any) -> StartRun:
-    """The next run after `before`, with other terms: from a model of its own, or it continues."""
+    """Makes the change to the next run after `before`, with other terms: it starts from a model of its own, or
+    continues."""
     named = {name: value for name, value in (before.to_terms() | terms).items() if name != "initial_model"}
     initial = None if model_bytes is None else hashlib.sha256(model_bytes).digest()
     return StartRun(before.number + 1, named, initial)
 
 
 def make_initial(model: Mapping[str, Any], run: Run, seed: int = 2) -> bytes:
-    """An initial model for the data of a run."""
+    """Makes an initial model for the data of a run."""
     return encode_arrays(make_initial_aggregate(model, run.input["shape"], len(run.classes), seed))
 
 
 class RunTrainer(InlineTrainer):
-    """Client `index` of as many on digits as there are members. It keeps what it was told."""
+    """A trainer that makes client `index` of as many on digits as there are members, for each run. It keeps what it
+    receives."""
 
     def __init__(
         self, index: int, num_clients: int, *, partition: str = "dirichlet:5", data: Mapping[str, Any] = DIGITS
@@ -85,7 +87,7 @@ def learn(
     data: Mapping[str, Any] = DIGITS,
     **settings: Any,
 ) -> None:
-    """`story` of four members that train real clients on digits."""
+    """Runs `story` with four members that train real clients on digits."""
     trainers = [RunTrainer(index, len(NODES), data=data) for index in range(len(NODES))]
     input_, classes = get_default_input(DIGITS, MODEL), get_classes(DIGITS)
     genesis = {"method": method, "model": MODEL, "classes": list(classes), "input": input_, "schema": SCHEMA}

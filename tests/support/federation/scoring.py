@@ -41,7 +41,7 @@ class ViewedFederation:
     view: NodeView
 
     async def score(self, number: int, within_s: float = LONG_S) -> pb.Round:
-        """The shown scores of a round, which JSON can say."""
+        """Returns the scores of a round as the view shows them, which can be written as JSON."""
         shown = await self.view.get_round(number, within_s)
         json.dumps(to_json(shown), allow_nan=False)
         return shown
@@ -49,7 +49,7 @@ class ViewedFederation:
 
 @asynccontextmanager
 async def asking(path: Path, n: int = 4, *, rounds: int = 2, **settings: Any) -> AsyncIterator[ViewedFederation]:
-    """After the last round, once all have written their records."""
+    """Runs a federation to its last round, until all nodes have written their records."""
     contexts: list[NodeContext] = []
 
     def make_service(context: NodeContext) -> RoundService:
@@ -79,7 +79,7 @@ def run(
 
 
 def get_numbers(shown: pb.Round, what: str) -> dict[str, float]:
-    """By member, those that are known."""
+    """Returns the known numbers, by member."""
     return {score.name: getattr(score, what) for score in shown.scores if score.HasField(what)}
 
 
@@ -89,7 +89,8 @@ def read_offline(path: Path, number: int, within_s: float | None = None) -> pb.R
 
 
 class Scoring(ScriptedTrainer):
-    """Keeps what it is asked, and answers when it may, with losses that say how many it has been asked for."""
+    """A trainer that keeps the requests for scores, and answers when allowed to, with losses that count the
+    requests."""
 
     def __init__(self, num_test: int = 1) -> None:
         super().__init__(0)

@@ -49,7 +49,7 @@ class Made:
     list_data: bytes
 
     def get_refs(self, *, size: int | None = None, list_data: bytes | None = None) -> list[PayloadRef]:
-        """The payloads that a contribution commits to."""
+        """Returns the references to payloads that a contribution commits to."""
         listed = self.list_data if list_data is None else list_data
         return [
             PayloadRef(KINDS["encrypted_set"], self.digest, len(self.data) if size is None else size),
@@ -59,7 +59,7 @@ class Made:
 
 @cache
 def make_set(seed: int, num_samples: int = NUM_SAMPLES, label: float = 0.1) -> Made:
-    """A set of the default spec. Rows of labels sum to 1, unless `label` says otherwise."""
+    """Makes a set of the default spec. Rows of labels sum to 1, unless `label` says otherwise."""
     rng = np.random.default_rng(seed)
     arrays: dict[str, Array] = {
         "x": rng.standard_normal((num_samples, 1, 8, 8), dtype=np.float32),
@@ -75,8 +75,8 @@ def make_list(digests: Array) -> bytes:
 
 
 class SharingTrainer(TakingTrainer):
-    """At the sharing height it leaves a set as a file, as a worker does; then it makes up models, and keeps what was
-    given to it to train with, by height."""
+    """A trainer that leaves a set as a file at the sharing height, as a worker does; afterwards it makes up models, and
+    keeps what it receives to train with, by height."""
 
     def __init__(self, seed: int, spec: MethodSpec, outgoing: Path, num_samples: int) -> None:
         super().__init__(seed, spec)
@@ -106,8 +106,8 @@ class SharingTrainer(TakingTrainer):
 
 
 class Slow(RoundService):
-    """Rests before each chunk it sends of a set, and may `spoil` what it sends. `asked` is who asked for which blob,
-    from which byte on."""
+    """A member that pauses before each chunk of a set that it sends, and may `spoil` the chunk. `asked` records who
+    requested which blob, from which byte on."""
 
     def __init__(self, context: NodeContext, rest_s: float = 1.0) -> None:
         super().__init__(make_round_parts(context))
@@ -135,7 +135,7 @@ def get_trainer(net: Cluster, name: str) -> SharingTrainer:
 
 
 def get_held(net: Cluster, name: str) -> list[str]:
-    """Whose sets a node holds."""
+    """Returns whose sets a node holds."""
     store = net[name].store
     assert store is not None
     return [other for other in net.nodes if store.has_blob(get_trainer(net, other).made.digest)]
@@ -145,7 +145,7 @@ def get_held(net: Cluster, name: str) -> list[str]:
 async def sharing(
     path: Path, n: int, *, method: Mapping[str, Any] | None = None, num_samples: int = NUM_SAMPLES, **settings: Any
 ) -> AsyncIterator[Cluster]:
-    """n members on fededs; `method` is what to set of it, `settings` are `cluster`'s."""
+    """Runs n members on fededs; `method` are its settings, `settings` are `cluster`'s."""
     spec = make_spec(**(method or {}))
     trainers = [SharingTrainer(i, spec, path / f"made{i}", num_samples) for i in range(n)]
     async with cluster(path, n, trainers=trainers, method=spec.to_mapping(), model=dict(MODEL), **settings) as net:

@@ -24,19 +24,19 @@ Rows = tuple[NDArray[np.float32], NDArray[Any]]  # x_NF and y_N, or y_NT
 NODES = ("node0", "node1", "node2", "node3")
 NUM_FEATURES = 8
 LINEAR = {"name": "linear"}
-SHARES = (0.3, 0.5, 0.6)  # of labels
-SEED_OF_NOTHING = 500  # with which no site ranks its few test samples better than by chance
+SHARES = (0.3, 0.5, 0.6)  # shares of samples that have each label
+SEED_OF_NOTHING = 500  # a seed with which no site ranks its few test samples better than by chance
 
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """One member's own samples."""
+    """A member's own samples."""
 
     train: Rows
     test: Rows
 
     def write(self, path: Path) -> dict[str, Any]:
-        """The `data` of its node, as an archive."""
+        """Writes an archive. Returns the `data` of the node."""
         (x_train, y_train), (x_test, y_test) = self.train, self.test
         np.savez(path, x_train=x_train, y_train=y_train, x_test=x_test, y_test=y_test)
         return {"format": "npz", "path": str(path)}
@@ -56,8 +56,8 @@ class Shown:
 
 
 def draw(seed: int, counts: Sequence[int], apart: float = 3.0) -> Rows:
-    """So many samples of each class, normal about centres of so many deviations from 0, each along an axis of its
-    own."""
+    """Draws so many samples of each class, normally distributed; class centres lie `apart` standard deviations from 0,
+    each along an axis of its own."""
     rng = np.random.default_rng(seed)
     y = np.repeat(np.arange(len(counts)), counts)
     x = rng.normal(size=(len(y), NUM_FEATURES))
@@ -74,7 +74,7 @@ def make_sites(
     last: Callable[[Rows, Rows], Site] = Site,
     seed: int = 0,
 ) -> list[Site]:
-    """Four that are alike, but for what is done to the samples of the last one."""
+    """Makes four sites that are alike, except that `last` changes the samples of the last one."""
     drawn = [(draw_rows(seed + 2 * i, train), draw_rows(seed + 2 * i + 1, test)) for i in range(len(NODES))]
     return [*(Site(*rows) for rows in drawn[:-1]), last(*drawn[-1])]
 
@@ -84,18 +84,18 @@ def draw_hard(seed: int, counts: Sequence[int]) -> Rows:
 
 
 def draw_nothing(seed: int, counts: Sequence[int]) -> Rows:
-    """Classes that the features say nothing of, as where labels came to the wrong rows."""
+    """Draws classes that are independent of the features, as where labels came to the wrong rows."""
     return draw(seed, counts, 0.0)
 
 
 def draw_black(seed: int, counts: Sequence[int]) -> Rows:
-    """Images that were all exported black."""
+    """Draws images that were all exported black."""
     x, y = draw(seed, counts)
     return np.zeros_like(x), y
 
 
 def draw_with_rare(seed: int, counts: Sequence[int]) -> Rows:
-    """The last of three classes looks as the first does, which is more frequent."""
+    """Draws three classes, the last of which looks like the first, which is more frequent."""
     x, y = draw(seed, counts)
     x[y == 2, 2] -= 3.0
     x[y == 2, 0] += 3.0
@@ -103,20 +103,20 @@ def draw_with_rare(seed: int, counts: Sequence[int]) -> Rows:
 
 
 def draw_labels(seed: int, count: int) -> Rows:
-    """Three labels that the features say nothing of."""
+    """Draws three labels that are independent of the features."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(count, NUM_FEATURES)).astype(np.float32), (rng.random((count, 3)) < SHARES).astype(np.int64)
 
 
 def draw_targets(seed: int, count: int) -> Rows:
-    """A number that the features say nothing of."""
+    """Draws a target that is independent of the features."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(count, NUM_FEATURES)).astype(np.float32), rng.normal(50.0, 10.0, (count, 1))
 
 
 def draw_unscaled(seed: int, count: int) -> Rows:
-    """A number that follows from the features, one of which is twice as large as the others: the mean squared error
-    curves by 8 along it, so that steps of a learning rate above 2 / 8 go ever farther."""
+    """Draws a target that follows from the features, one of which is twice as large as the others: the mean squared
+    error has a curvature of 8 along it, so that steps with a learning rate above 2 / 8 diverge."""
     rng = np.random.default_rng(seed)
     x = np.linalg.qr(rng.normal(size=(count, NUM_FEATURES)))[0] * count**0.5
     x[:, 0] *= 2
@@ -124,7 +124,7 @@ def draw_unscaled(seed: int, count: int) -> Rows:
 
 
 def swap(rows: Rows, share: float = 1.0) -> Rows:
-    """In this share of the rows the first of two classes is called the second, and the other way round."""
+    """Swaps the first two classes in this share of the rows."""
     x, y = rows
     return x, np.where(np.random.default_rng(5).random(len(y)) < share, 1 - y, y)
 
@@ -135,7 +135,7 @@ def drop_rare(rows: Rows) -> Rows:
 
 
 def make_with_prevalence() -> list[Site]:
-    """Nearly everybody who comes to the last site is ill."""
+    """Makes sites of which the last sees almost only ill patients."""
     rare = Site(draw(6, (8, 92), 1.5), draw(7, (8, 92), 1.5))
     return make_sites(lambda seed, counts: draw(seed, counts, 1.5), last=lambda train, test: rare)
 
@@ -209,14 +209,14 @@ FEDERATIONS: dict[str, Shown] = {
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a site's node has in the end: the record of the newest round, and the signs that last."""
+    """The state of a site's node in the end: the record of the newest round, and the signs that last."""
 
     record: Mapping[str, Any]
     lasting: Mapping[str, str]
 
 
 def federate(path: Path, shown: Shown) -> list[Told]:
-    """All rounds of a federation in memory, by each site."""
+    """Runs all rounds of a federation in memory. Returns what each site's node shows."""
     sites = shown.sites()
     data = [site.write(path / f"{name}.npz") for name, site in zip(NODES, sites, strict=True)]
     method = {"name": "fedavg", "lr": 0.1, "batch_size": 16, "local_epochs": 3, **shown.settings}

@@ -17,7 +17,7 @@ from ml.payload import Array, Arrays, decode_arrays, encode_arrays
 from ml.plugins import ANY_PLUGIN
 from ml.specs import AuthorPayloads, add_kind, compute_aggregate
 
-torch.set_num_threads(1)  # as in a simulation and a worker; more only wait for each other on so small a model
+torch.set_num_threads(1)  # as in a simulation and a worker; more only slow down so small a model
 
 MLP = {"name": "mlp", "hidden": [64, 32]}
 CNN = {"name": "cnn_mnist"}
@@ -50,7 +50,7 @@ def make_digit_clients(
 
 
 def make_described_client(described: Mapping[str, Any], initial: Arrays, **own: Any) -> Client:
-    """The client that a worker builds of what a `WorkerConfig` says, `own` besides."""
+    """Makes the client that a worker builds from the fields of a `WorkerConfig`, with `own` besides."""
     genesis = {name: described[name] for name in ("method", "model", "classes", "input")}
     data, seed, compute = described["data"], described["seed"], Compute(described["device"])
     return make_client(Federation(**genesis), data=data, seed=seed, initial=initial, compute=compute, **own)
@@ -59,7 +59,7 @@ def make_described_client(described: Mapping[str, Any], initial: Arrays, **own: 
 def make_digit_federation(
     method: Mapping[str, Any], *, num_clients: int, rounds: int, model: Mapping[str, Any]
 ) -> tuple[list[Client], dict[str, Any]]:
-    """Clients whose data are much alike, and what genesis has to say for them, by `support.federation.cluster`'s
+    """Makes clients whose data are much alike, and the fields of genesis for them, by `support.federation.cluster`'s
     names."""
     clients = make_digit_clients(method, num_clients=num_clients, partition="dirichlet:5", model=model, rounds=rounds)
     classes, input_ = get_classes({"format": "digits"}), get_default_input({"format": "digits"}, model)
@@ -75,13 +75,13 @@ def make_digit_federation(
 
 
 def get_parent(clients: Sequence[Client]) -> dict[str, Array]:
-    """The parent's aggregate before a round, where models are shared: what all clients begin with."""
+    """Returns the parent's aggregate before a round, where models are shared: all clients start from it."""
     return add_kind("model", dump_parameters(clients[0].state.model))
 
 
 def run_round(clients: Sequence[Client], height: int, parent: Arrays | None = None) -> list[Trained]:
-    """Train, aggregate and apply once; what was sent. What the parent has is by default the first client's model, as it
-    is wherever one is shared."""
+    """Trains, aggregates and applies once. Returns what was sent. The parent's aggregate is by default the first
+    client's model, as it is in every method that shares one."""
     if parent is None:
         parent = get_parent(clients)
     trained = [client.train(height, BEACON) for client in clients]

@@ -18,8 +18,8 @@ from support.federation.ports import find_free_ports
 
 
 class SocketNetwork(MemoryNetwork):
-    """Who is where, of the members that `make_keys` gives. Those of `dial_out`, by their number, listen nowhere and are
-    dialled by nobody. There is no weather but loopback's, and nothing to cut."""
+    """The addresses of the members that `make_keys` makes. Those in `dial_out`, by their number, do not listen and are
+    not dialled. Delays are those of loopback, and links cannot be cut."""
 
     def __init__(self, seed: int = 0, *, num_members: int, dial_out: Collection[int] = ()) -> None:
         super().__init__(seed)
@@ -31,7 +31,7 @@ class SocketNetwork(MemoryNetwork):
         self._newest: dict[Id, RpcTransport] = {}
 
     def transport(self, me: Id) -> MemoryTransport:
-        """A new one, also of a node that starts again: that before has ended with it."""
+        """Returns a new transport, also for a node that restarts: the one before has ended with the node."""
         dialled = {peer: address for peer, address in self._addresses.items() if peer not in self._dial_out}
         transport = self._newest[me] = RpcTransport(
             self._keys[me],

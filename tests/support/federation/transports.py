@@ -20,7 +20,7 @@ from support.federation.recording import Recorder, wait_until
 
 
 class HandClock:
-    """A clock that goes only when told."""
+    """A clock that only a test moves."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -93,7 +93,7 @@ class RpcNet:
         return node
 
     def check_foreseen(self) -> None:
-        """No transport's boundary had anything to do."""
+        """Checks that no transport's boundary caught an unforeseen error."""
         assert not any(node.transport.boundary.failures for node in self.nodes), UNFORESEEN
 
     async def stop(self) -> None:
@@ -102,7 +102,7 @@ class RpcNet:
 
 
 def make_keys(count: int) -> list[SigningKey]:
-    """The same keys each time, in the order of their ids."""
+    """Makes the same keys each time, in the order of their ids."""
     keys = [SigningKey.from_private_bytes(bytes([i + 1]) * 32) for i in range(count)]
     return sorted(keys, key=lambda key: key.id)
 
@@ -116,8 +116,8 @@ async def rpc_net(
     start: Sequence[int] | None = None,
     diallers: Sequence[int] | None = None,
 ) -> AsyncIterator[RpcNet]:
-    """`count` members; those of `diallers` (by default all) know where the others are, and those of `start` (by default
-    all) run and are connected."""
+    """Runs `count` members; those of `diallers` (by default all) know the others' addresses, and those of `start` (by
+    default all) run and are connected."""
     net = RpcNet(tls, limits if limits is not None else RateLimits())
     keys = make_keys(count)
     addresses = {key.id: f"127.0.0.1:{port}" for key, port in zip(keys, find_free_ports(count), strict=True)}

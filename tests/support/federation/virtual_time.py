@@ -21,11 +21,11 @@ TICK_S = 1e-9  # the least step of the clock, so that rounding never makes a tim
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that nothing is going to do."""
+    """Every task waits for something that will never happen."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
-    """Waits for real only on behalf of threads; otherwise moves the clock instead of waiting."""
+    """A selector that waits in real time only for threads; otherwise it moves the clock instead of waiting."""
 
     def __init__(self) -> None:
         super().__init__()

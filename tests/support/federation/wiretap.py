@@ -11,13 +11,13 @@ from chain.block import Approval, Id
 from node.p2p.transport.base import Message, MessageKind
 from support.federation.memory_transport import MemoryNetwork, MemoryTransport
 
-SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.PAYLOAD)  # nothing that is signed for a slot
+SLOTLESS = (MessageKind.STATUS, MessageKind.EVIDENCE, MessageKind.PAYLOAD)  # nothing signed for a slot
 
 Watcher = Callable[[Id, Message], None]
 
 
 class TappedTransport(MemoryTransport):
-    """Tells its network of every message before it is queued."""
+    """Reports every message to its network before it is queued."""
 
     def __init__(self, network: TappedNetwork, me: Id) -> None:
         super().__init__(network, me)
@@ -31,7 +31,7 @@ class TappedTransport(MemoryTransport):
 class TappedNetwork(MemoryNetwork):
     """Raises AssertionError from `check` if anybody ever signed two contents for one slot (I4).
 
-    `watch` hears of each signed object the first time its own author sends it.
+    It calls `watch` with each signed object the first time its own author sends it.
     """
 
     def __init__(self, seed: int = 0, **weather: Any) -> None:
@@ -39,7 +39,7 @@ class TappedNetwork(MemoryNetwork):
         self.watch: Watcher | None = None
         self.slots: dict[Hashable, bytes] = {}
         self.broken: list[str] = []
-        self.approvals: list[Approval] = []  # that their own voters told of, proposers among them
+        self.approvals: list[Approval] = []  # those sent by their own voters, proposers included
         self._seen: set[bytes] = set()
 
     def transport(self, me: Id) -> MemoryTransport:
@@ -65,7 +65,7 @@ class TappedNetwork(MemoryNetwork):
 
 
 def read_slot(message: Message) -> tuple[Hashable, bytes, Id]:
-    """The slot an object fills, what it says there, and who signed it."""
+    """Returns the slot an object fills, its content there, and who signed it."""
     if message.kind is MessageKind.CONTRIBUTION:
         contribution = codec.decode_contribution(message.data)
         slot = ("contribution", contribution.height, contribution.author)
@@ -84,7 +84,7 @@ def read_slot(message: Message) -> tuple[Hashable, bytes, Id]:
 
 
 def read_approval(message: Message) -> Approval | None:
-    """The approval in a message; a change brings that of who proposes it."""
+    """Returns the approval in a message; a change carries that of its proposer."""
     match message.kind:
         case MessageKind.PROPOSAL:
             return decode_proposal(message.data)[1]

@@ -31,19 +31,19 @@ from support.federation.ports import find_free_ports
 
 NEEDED = ("etcd", "kube-apiserver")
 CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
-TOKEN = "of-the-tests"  # of a server that listens on loopback until the test ends
+TOKEN = "of-the-tests"  # for a server that listens on loopback until the test ends
 START_S = 120
 COMMAND_S = 120
 STOP_S = 30
 
 
 def find_program(name: str) -> str | None:
-    """In KUBEBUILDER_ASSETS if that is set, and nowhere else then."""
+    """Finds a program in KUBEBUILDER_ASSETS if that is set, else on the PATH."""
     return shutil.which(name, path=os.environ.get("KUBEBUILDER_ASSETS"))
 
 
 def find_obstacle() -> str | None:
-    """The reason why there can be no control plane here, or None."""
+    """Returns why there can be no control plane here, or None."""
     missing = [name for name in NEEDED if find_program(name) is None]
     if shutil.which("kubectl") is None:
         missing.append("kubectl")
@@ -52,13 +52,14 @@ def find_obstacle() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """`kubectl` in one namespace of the cluster that a file describes."""
+    """Runs `kubectl` in one namespace of the cluster that a file describes."""
 
     kubeconfig: Path
     namespace: str | None = None
 
     def __call__(self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_S) -> str:
-        """The output of kubectl. Raises CalledProcessError if it fails, and AssertionError if it warns."""
+        """Runs kubectl and returns its output. Raises CalledProcessError if it fails, and AssertionError if it
+        warns."""
         done = self.run(*arguments, stdin=stdin, timeout_s=timeout_s)
         if done.returncode != 0:
             raise subprocess.CalledProcessError(done.returncode, done.args, done.stdout, done.stderr)
@@ -68,7 +69,7 @@ class Kubectl:
     def run(
         self, *arguments: str, stdin: str | None = None, timeout_s: float = COMMAND_S
     ) -> subprocess.CompletedProcess[str]:
-        """Whatever comes of it."""
+        """Runs kubectl and returns the finished process, whatever its exit code."""
         command = ["kubectl", f"--kubeconfig={self.kubeconfig}"]
         if self.namespace is not None:
             command.append(f"--namespace={self.namespace}")
@@ -83,7 +84,7 @@ class Kubectl:
         self("create", "-f", "-", stdin=yaml.safe_dump_all(objects))
 
     def evict(self, pod: str) -> subprocess.CompletedProcess[str]:
-        """Asks for it as `kubectl drain` does: the pod's disruption budget is asked first."""
+        """Evicts a pod as `kubectl drain` does: its disruption budget may refuse that."""
         version = "policy/v1" if self.has("policy/v1") else "policy/v1beta1"
         asked = {"apiVersion": version, "kind": "Eviction", "metadata": {"name": pod, "namespace": self.namespace}}
         path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}/eviction"
@@ -93,14 +94,14 @@ class Kubectl:
         return api_version in self("api-versions").split()
 
     def wait_for(self, claim: Callable[[], bool], what: str, patience_s: float) -> None:
-        """Raises AssertionError with what there is in the namespace when it does not come true."""
+        """Waits until the claim holds. Raises AssertionError with the content of the namespace when it does not."""
         until_s = time.monotonic() + patience_s
         while True:
             try:
                 if claim():
                     return
                 why = ""
-            except subprocess.CalledProcessError as error:  # what is not there yet
+            except subprocess.CalledProcessError as error:  # the object does not exist yet
                 why = f": {error.stderr}"
             if time.monotonic() > until_s:
                 seen = self.run("get", "pods,pvc,events", "-o", "wide").stdout
@@ -109,7 +110,7 @@ class Kubectl:
 
     @contextmanager
     def own_namespace(self, labels: dict[str, str] | None = None) -> Iterator[Kubectl]:
-        """One that nobody else has, which goes with all that is in it."""
+        """Makes a new namespace, and deletes it with all that is in it."""
         name = f"fednode-test-{uuid4().hex[:8]}"
         self.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}})
         try:
@@ -120,7 +121,7 @@ class Kubectl:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """A running one, and whether something works in it on what is written into it."""
+    """A running control plane, and whether controllers work on what is written into it."""
 
     kubectl: Kubectl
     has_controllers: bool
@@ -128,7 +129,7 @@ class ControlPlane:
 
 @contextmanager
 def control_plane(directory: Path) -> Iterator[ControlPlane]:
-    """Raises AssertionError with the ends of the programs' logs if it does not come up."""
+    """Runs a control plane. Raises AssertionError with the ends of the programs' logs if it does not start."""
     client, peer, secure = find_free_ports(3)
     etcd, server = f"http://127.0.0.1:{client}", f"https://127.0.0.1:{secure}"
     kubeconfig = write_kubeconfig(directory / "kubeconfig", server, directory / "certs/apiserver.crt")
@@ -164,7 +165,7 @@ def control_plane(directory: Path) -> Iterator[ControlPlane]:
             f"--service-account-private-key-file={key}",
             f"--root-ca-file={directory / 'certs/apiserver.crt'}",
             "--leader-elect=false",
-            "--node-monitor-grace-period=1h",  # a node of the tests has nobody who says that it lives
+            "--node-monitor-grace-period=1h",  # no kubelet reports that a node of the tests is alive
             "--secure-port=0",
         )
         programs["kube-scheduler"] = (f"--kubeconfig={kubeconfig}", "--leader-elect=false", "--secure-port=0")
@@ -178,7 +179,7 @@ def control_plane(directory: Path) -> Iterator[ControlPlane]:
 
 
 def write_kubeconfig(file: Path, server: str, authority: Path) -> Path:
-    """For the tests' user, who may do everything."""
+    """Writes a kubeconfig for the tests' user, who may do everything."""
     config = {
         "apiVersion": "v1",
         "kind": "Config",

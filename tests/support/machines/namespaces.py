@@ -1,13 +1,13 @@
-"""Hosts of a network that the tests make themselves: Linux network namespaces on a bridge, and what can befall it.
+"""Hosts of a network that the tests make themselves: Linux network namespaces on a bridge, and faults of the network.
 
     with lan(5) as net:
         process = subprocess.Popen([*net[0].enter, "fednode", ...])
         net.partition([net[0]], net[1:])
         net.heal()
 
-Needs root and `ip`. Packets that are cut off vanish without a word, as in a real network: the receiving host drops
-them by a routing rule. Everything is within namespaces whose names hold this process's id; they go when the context is
-left, and also when this process dies of whatever it may be: a janitor of its own waits for that.
+Needs root and `ip`. Packets that are cut off are lost silently, as in a real network: the receiving host drops them by
+a routing rule. Everything is within namespaces whose names hold this process's id; they are removed when the context is
+left, and also when this process dies, however it dies: a process of its own waits for that.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ FIRST = 10  # the last number of the first host's address
 ADDRESS = f"{NET}.1{{i}}"  # of host i, as `TestnetSpec.host` takes it
 MAX_HOSTS = 10
 WIRE = "wire"  # every host's end of its link
-CUT_PREFERENCE = 10  # of the rules that cut; below that of the local table, which would take everything in
+CUT_PREFERENCE = 10  # of the rules that cut; below that of the local table, which would accept everything
 LOCAL_PREFERENCE = 20
 CLONE_NEWNET = 0x40000000
 
-# Ends every process that still is in the namespaces, and them; when its standard input ends.
+# Ends every process in the namespaces, and removes them, when its standard input ends.
 JANITOR = """
 cat > /dev/null
 for name in "$@"; do
@@ -52,7 +52,7 @@ _numbers = count()
 
 
 def find_obstacle() -> str | None:
-    """The reason why there can be no namespaces here, or None."""
+    """Returns why there can be no namespaces here, or None."""
     if shutil.which("ip") is None:
         return "no `ip` command (iproute2)"
     name = f"fednode-{os.getpid()}-probe"
@@ -74,11 +74,12 @@ class Host:
 
     @property
     def enter(self) -> tuple[str, ...]:
-        """The words before a command that is to run there, as the same process."""
+        """The words that run a command there, in the same process, when put before it."""
         return ("ip", "netns", "exec", self.namespace)
 
     def call(self, function: Callable[[], T]) -> T:
-        """What `function` returns when it runs there: a socket that it opens stays there. In a thread of its own."""
+        """Returns what `function` returns when it runs there, in a thread of its own: a socket that it opens stays in
+        the namespace."""
 
         def run() -> T:
             with Path("/run/netns", self.namespace).open("rb") as namespace:
@@ -105,13 +106,13 @@ class Lan(Sequence[Host]):
         return len(self._hosts)
 
     def cut(self, source: Host, target: Host) -> None:
-        """Packets from `source` to `target` are lost. One way: those back arrive."""
+        """Drops packets from `source` to `target`. The cut is one way: packets back arrive."""
         if (source, target) not in self._cuts:
             self._cuts.add((source, target))
             run_ip(target, _rule("add", source))
 
     def partition(self, *sides: Sequence[Host]) -> None:
-        """No packet passes from one side to another. Cuts within a side stay as they are."""
+        """Drops every packet from one side to another. Cuts within a side stay as they are."""
         pairs = [
             (source, target)
             for here in sides
@@ -126,7 +127,7 @@ class Lan(Sequence[Host]):
         self._cuts.update(pairs)
 
     def heal(self) -> None:
-        """Every packet arrives again."""
+        """Mends every cut."""
         for target in self:
             run_ip(target, *(_rule("del", source) for source, other in self._cuts if other == target))
         self._cuts.clear()
@@ -137,7 +138,7 @@ def _rule(verb: str, source: Host) -> str:
 
 
 def run_ip(host: Host | str, *commands: str) -> None:
-    """`ip` commands in one namespace. Raises AssertionError with what `ip` says."""
+    """Runs `ip` commands in one namespace. Raises AssertionError with the message of `ip`."""
     if not commands:
         return
     namespace = host if isinstance(host, str) else host.namespace
@@ -153,7 +154,7 @@ def run_ip(host: Host | str, *commands: str) -> None:
 
 @contextmanager
 def namespaces(num_hosts: int, *others: str) -> Iterator[tuple[list[Host], list[str]]]:
-    """Hosts with nothing but a loopback, and a further namespace for each of `others`."""
+    """Makes hosts with nothing but a loopback, and a further namespace for each of `others`."""
     assert 1 <= num_hosts <= MAX_HOSTS, num_hosts
     prefix = f"fednode-{os.getpid()}-{next(_numbers)}"
     hosts = [Host(i, f"{prefix}-{i}") for i in range(num_hosts)]
@@ -161,12 +162,12 @@ def namespaces(num_hosts: int, *others: str) -> Iterator[tuple[list[Host], list[
     names = [*(host.namespace for host in hosts), *more]
     janitor = subprocess.Popen(
         ["sh", "-c", JANITOR, "janitor", *names], stdin=subprocess.PIPE, start_new_session=True
-    )  # what interrupts the tests does not reach it
+    )  # an interrupt of the tests does not reach it
     try:
         for name in names:
             subprocess.run(["ip", "netns", "add", name], check=True, capture_output=True)
             run_ip(name, "link set lo up")
-        for host in hosts:  # an early rule can only stop what the local table has not taken in
+        for host in hosts:  # an early rule can only stop packets that the local table has not accepted
             run_ip(host, f"rule add lookup local pref {LOCAL_PREFERENCE}", "rule del lookup local pref 0")
         yield hosts, more
     finally:
@@ -175,7 +176,7 @@ def namespaces(num_hosts: int, *others: str) -> Iterator[tuple[list[Host], list[
 
 @contextmanager
 def lan(num_hosts: int) -> Iterator[Lan]:
-    """Hosts whose links end at one bridge."""
+    """Makes hosts whose links end at one bridge."""
     with namespaces(num_hosts, "hub") as (hosts, (hub,)):
         make_bridge(hub)
         for host in hosts:
@@ -188,14 +189,14 @@ def make_bridge(hub: str) -> None:
 
 
 def connect(hub: str, host: Host, hosts: Sequence[Host], *, at: str) -> None:
-    """A link from the bridge to the namespace `at`, which is where the address of `host` is."""
+    """Links the bridge to the namespace `at`, which has the address of `host`."""
     port = get_port(host)
     run_ip(
         at,
         f"link add {WIRE} address {_get_mac(host)} type veth peer name {port} netns {hub}",
         f"address add {host.address}/24 dev {WIRE}",
         f"link set {WIRE} up",
-        *(  # a cut is not to be told by address resolution, which would be quicker to give up
+        *(  # fixed entries, or address resolution would notice a cut sooner than the nodes
             f"neighbour add {other.address} lladdr {_get_mac(other)} dev {WIRE} nud permanent"
             for other in hosts
             if other != host
@@ -205,7 +206,7 @@ def connect(hub: str, host: Host, hosts: Sequence[Host], *, at: str) -> None:
 
 
 def get_port(host: Host) -> str:
-    """The bridge's end of a host's link."""
+    """Returns the bridge's end of a host's link."""
     return f"port{host.index}"
 
 

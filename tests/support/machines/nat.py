@@ -1,11 +1,11 @@
-"""Sites that can only dial out: hosts behind routers that translate addresses, and what can befall such a connection.
+"""Sites that can only dial out: hosts behind routers that translate addresses, and faults of their connections.
 
     with sites(4, behind=[3]) as net:
         net.routers[3].forget()  # every connection of host 3 is cut
 
 A host that is named in `behind` has a private address, the same at every site. Its router has the host's address of the
-common network, gives each connection a port by chance, and lets nothing in but answers. Needs `nft` and `conntrack`
-besides what `namespaces` needs; what is made goes as it does there.
+common network, assigns each connection a random port, and admits only answers. Needs `nft` and `conntrack` besides what
+`namespaces` needs; all it makes is removed likewise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INNER = "inner"  # a router's end of the link to its host
 INNER_ADDRESS, PRIVATE_ADDRESS = "192.168.1.1", "192.168.1.2"  # of every router, and of every host behind one
 NET6 = "fd77::"
 ADDRESS6 = f"{NET6}1{{i}}"  # of host i, as `TestnetSpec.host` takes it
-RESOLVER_DIR = Path("/etc/netns")  # what lies there under a namespace's name is in /etc for what runs in it
+RESOLVER_DIR = Path("/etc/netns")  # files there replace those of /etc for processes in the namespace of that name
 LINK_BURST = "32kb"
 
 RULES = f"""
@@ -49,7 +49,7 @@ table ip site {{
 
 
 def find_obstacle() -> str | None:
-    """The reason why there can be no such sites here, or None."""
+    """Returns why there can be no such sites here, or None."""
     if (obstacle := namespaces.find_obstacle()) is not None:
         return obstacle
     for command in ("nft", "conntrack"):
@@ -61,29 +61,29 @@ def find_obstacle() -> str | None:
 
 @dataclass(slots=True)
 class Router:
-    """A site's way out. `address` is what the others see."""
+    """A site's router. `address` is the one that the others see."""
 
     namespace: str
     address: str
 
     def forget(self) -> None:
-        """Loses the table of connections: what comes for one from outside is dropped, what goes out for one gets
-        another port, which its peer refuses."""
+        """Loses the table of connections: packets from outside are dropped, and packets from inside get another port,
+        which the peer refuses."""
         self._run("conntrack", "-F")
 
     def forget_idle_after(self, seconds: int, *, silently: bool = False) -> None:
-        """Loses each connection on which nothing has passed for so long. `silently`: what goes out for one that is
-        lost is dropped too, so that nobody is told."""
+        """Loses each connection on which nothing has passed for so long. With `silently`, packets from inside of a lost
+        connection are dropped too, so that neither end notices."""
         self._set("netfilter/nf_conntrack_tcp_timeout_established", seconds)
         self._set("netfilter/nf_conntrack_tcp_loose", int(not silently))
 
     def move(self) -> None:
-        """Gets another address, as from a provider every night. What came through the old one is lost."""
+        """Changes to another address, as a provider assigns one every night. Packets to the old one are lost."""
         self.address = renumber(self.namespace, self.address)
         self.forget()
 
     def list_connections(self) -> set[tuple[str, int]]:
-        """Where those of TCP lead that it has as established, and from which port of the host's."""
+        """Lists the established TCP connections: where each leads, and from which port of the host."""
         listed = self._run("conntrack", "-L", "-p", "tcp", "--state", "ESTABLISHED")
         ways = (dict(word.split("=") for word in reversed(line.split()) if "=" in word) for line in listed.splitlines())
         return {(way["dst"], int(way["sport"])) for way in ways}
@@ -95,7 +95,7 @@ class Router:
         return run_in(self.namespace, *command)
 
     def build(self, site: str) -> None:
-        """The link to the host in the namespace `site`, and the rules. The outer link is there."""
+        """Builds the link to the host in the namespace `site`, and the rules. The outer link exists already."""
         run_ip(self.namespace, f"link add {INNER} type veth peer name {WIRE} netns {site}", f"link set {INNER} up")
         run_ip(self.namespace, f"address add {INNER_ADDRESS}/24 dev {INNER}")
         run_ip(
@@ -109,7 +109,7 @@ class Router:
 
 
 class Sites(Lan):
-    """Hosts of which some are behind routers, by their number."""
+    """Hosts, some of them behind routers, by their number."""
 
     def __init__(self, hosts: Sequence[Host], routers: Mapping[int, Router], hub: str) -> None:
         super().__init__(hosts)
@@ -117,14 +117,14 @@ class Sites(Lan):
         self._hub = hub
 
     def unplug(self, host: Host) -> None:
-        """No packet passes over its link any more, as of a machine that sleeps."""
+        """Drops all packets of a host's link from now on, as when a machine sleeps."""
         run_ip(self._hub, f"link set {get_port(host)} down")
 
     def plug_in(self, host: Host) -> None:
         run_ip(self._hub, f"link set {get_port(host)} up")
 
     def limit(self, host: Host, rate: str) -> None:
-        """Its link carries so much, each way: `100mbit`."""
+        """Limits a host's link to a rate, each way: `100mbit`."""
         router = self.routers.get(host.index)
         for namespace, device in (
             (host.namespace if router is None else router.namespace, WIRE),
@@ -134,7 +134,7 @@ class Sites(Lan):
             run("tc", "-n", namespace, "qdisc", "replace", "dev", device, "root", "tbf", *limit)
 
     def add_ipv6(self, *hosts: Host) -> None:
-        """Gives hosts an address of IPv6 besides: ADDRESS6."""
+        """Adds an IPv6 address to hosts: ADDRESS6."""
         for host in hosts:
             run_ip(host, f"address add {get_address6(host)}/64 dev {WIRE} nodad")
 
@@ -143,14 +143,14 @@ class Sites(Lan):
             run_ip(host, f"address del {host.address}/24 dev {WIRE}")
 
     def name(self, addresses: Mapping[str, Sequence[str]]) -> None:
-        """Tells all hosts where each of these names is from now on; what runs there sees it at once."""
+        """Sets the addresses of names at all hosts; running processes see them at once."""
         lines = [f"{address} {name}\n" for name, those in addresses.items() for address in those]
         text = "127.0.0.1 localhost\n" + "".join(lines)
         for host in self:
             directory = RESOLVER_DIR / host.namespace
             directory.mkdir(parents=True, exist_ok=True)
             (directory / "resolv.conf").touch()
-            (directory / "hosts").write_text(text)  # the same file: it may be mounted
+            (directory / "hosts").write_text(text)  # written in place: the file may be mounted
 
 
 def get_address6(host: Host) -> str:
@@ -158,7 +158,7 @@ def get_address6(host: Host) -> str:
 
 
 def renumber(namespace: str, address: str) -> str:
-    """The address that takes the place of this one."""
+    """Returns the address that replaces this one in a namespace."""
     head, _, last = address.rpartition(".")
     new = f"{head}.{int(last) + 2 * MAX_HOSTS}"
     assert int(last) < 255 - 2 * MAX_HOSTS, f"renumbered too often: {address}"
@@ -167,7 +167,7 @@ def renumber(namespace: str, address: str) -> str:
 
 
 def list_pids(host: Host) -> list[int]:
-    """What runs there."""
+    """Lists the processes that run on a host."""
     return [int(pid) for pid in run("ip", "netns", "pids", host.namespace).split()]
 
 
@@ -176,7 +176,7 @@ def run_in(namespace: str, *command: str, text: str = "") -> str:
 
 
 def run(*command: str, text: str = "") -> str:
-    """What it prints. Raises AssertionError with what it says."""
+    """Runs a command and returns its output. Raises AssertionError with its error output."""
     done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{' '.join(command)}: {done.stderr.strip()}"
     return done.stdout
@@ -184,7 +184,7 @@ def run(*command: str, text: str = "") -> str:
 
 @contextmanager
 def sites(num_hosts: int, *, behind: Collection[int] = ()) -> Iterator[Sites]:
-    """Hosts at one bridge, those of these numbers behind a router each."""
+    """Makes hosts at one bridge, those of these numbers behind a router each."""
     names = [f"router{i}" for i in sorted(behind)]
     with namespaces.namespaces(num_hosts, "hub", *names) as (hosts, (hub, *others)):
         make_bridge(hub)

@@ -27,21 +27,21 @@ from support.machines.scrape import MONITORING
 WAIT_S = 240.0
 POLL_S = 0.5
 SCRAPE_S = 1
-FOR_S = 3  # that something has to last before an alert fires
+FOR_S = 3  # how long a condition must last before an alert fires
 GRAFANA = {"$job": ".+", "$instance": ".+", "$__rate_interval": f"{30 * SCRAPE_S}s"}
 
 PROGRAM = shutil.which("prometheus")
 
 
 def fill_in(expression: str) -> str:
-    """The query that Grafana would ask when all nodes are chosen."""
+    """Returns the query that Grafana would send when all nodes are chosen."""
     for variable, value in GRAFANA.items():
         expression = expression.replace(variable, value)
     return expression
 
 
 def write_config(directory: Path, targets: Sequence[str], token_file: Path | None = None) -> Path:
-    """The configuration as an operator adjusts it, and the rules with the waits of a test."""
+    """Writes the configuration as an operator adjusts it, and the rules with shorter waits for a test."""
     directory.mkdir(parents=True)
     config = yaml.safe_load((MONITORING / "prometheus.yml").read_text())
     config["global"] = {"scrape_interval": f"{SCRAPE_S}s", "evaluation_interval": f"{SCRAPE_S}s"}
@@ -69,7 +69,7 @@ def _open_log(directory: Path) -> BinaryIO:
 
 
 class Prometheus:
-    """Asked over HTTP, as Grafana asks it."""
+    """A running Prometheus, queried over HTTP, as Grafana does."""
 
     def __init__(self, port: int) -> None:
         self._url = f"http://127.0.0.1:{port}/api/v1"
@@ -96,7 +96,7 @@ class Prometheus:
             await process.wait()
 
     async def ask(self, what: str, **parameters: str) -> Any:
-        """The `data` of an answer. AssertionError where Prometheus refuses."""
+        """Returns the `data` of an answer. AssertionError where Prometheus refuses."""
         url = f"{self._url}/{what}?{urllib.parse.urlencode(parameters)}"
 
         def get() -> Any:
@@ -119,24 +119,24 @@ class Prometheus:
                 return answer["data"]
 
     async def query(self, expression: str) -> list[tuple[dict[str, str], float]]:
-        """Labels and value of each series."""
+        """Returns labels and value of each series."""
         found = await self.ask("query", query=expression)
         return [(one["metric"], float(one["value"][1])) for one in found["result"]]
 
     async def get_alerts(self) -> set[tuple[str, str, str]]:
-        """Name, instance (empty for the federation's) and state of each alert that is pending or firing."""
+        """Returns name, instance (empty for the federation's) and state of each alert that is pending or firing."""
         found = (await self.ask("alerts"))["alerts"]
         return {(one["labels"]["alertname"], one["labels"].get("instance", ""), one["state"]) for one in found}
 
     async def wait_for(self, expression: str, condition: Callable[[list[float]], bool]) -> None:
-        """Until the values of an expression are so."""
+        """Waits until the values of an expression meet the condition."""
         deadline_s = time.monotonic() + WAIT_S
         while not condition(values := sorted(value for _, value in await self.query(expression))):
             assert time.monotonic() < deadline_s, f"{expression}: {values}"
             await asyncio.sleep(POLL_S)
 
     async def wait_for_alert(self, name: str, instance: str, *states: str) -> None:
-        """Until it has been in these states, one after the other; "gone" is in none."""
+        """Waits until an alert has been in these states, one after the other; "gone" means in none."""
         deadline_s = time.monotonic() + WAIT_S
         for state in states:
             while True:

@@ -39,7 +39,7 @@ class PseudoTerminal:
         self._arguments = [sys.executable, "-m", "node.cli", *map(str, arguments)]
         self._size = rows, columns
         self._environment = {**os.environ, "TERM": "xterm-256color", "LC_ALL": "C.UTF-8", **(environment or {})}
-        for name in ("NO_COLOR", "COLUMNS", "LINES"):  # readline sets the size for whatever pytest-xdist starts
+        for name in ("NO_COLOR", "COLUMNS", "LINES"):  # readline sets sizes in pytest-xdist's workers
             self._environment.pop(name, None)
         self._raw = bytearray()
 
@@ -52,7 +52,7 @@ class PseudoTerminal:
         return self
 
     def _start(self) -> subprocess.Popen[bytes]:
-        """As the first of a session whose terminal it is, so that Ctrl-C and Ctrl-Z reach it."""
+        """Starts the command as the first of a session whose terminal it is, so that Ctrl-C and Ctrl-Z reach it."""
         return subprocess.Popen(
             self._arguments,
             stdin=self._slave,
@@ -82,7 +82,7 @@ class PseudoTerminal:
 
     @property
     def written(self) -> str:
-        """All that it has written, control sequences too."""
+        """All that it has written, control sequences included."""
         try:
             while chunk := os.read(self._master, 65536):
                 self._raw += chunk
@@ -97,17 +97,17 @@ class PseudoTerminal:
 
     @property
     def after(self) -> list[Any]:
-        """The terminal's settings now."""
+        """The terminal's present settings."""
         return list(termios.tcgetattr(self._slave))
 
     async def wait_for(self, text: str, *, absent: bool = False) -> str:
-        """Until the newest screen has this text, or no longer has it; that screen."""
+        """Waits until the newest screen has this text, or no longer has it. Returns that screen."""
         what = f"{text!r} {'gone' if absent else 'there'}"
         await self.wait_until(lambda: bool(self.frame.strip()) and (text in self.frame) is not absent, what)
         return self.frame
 
     async def wait_until(self, holds: Callable[[], bool], what: str) -> None:
-        """Until `holds` says so. AssertionError when it has ended before."""
+        """Waits until `holds` returns true. AssertionError when the command has ended before."""
         deadline_s = time.monotonic() + WAIT_S
         while not holds():
             assert time.monotonic() < deadline_s, f"not {what}:\n{self.frame}"
@@ -115,11 +115,11 @@ class PseudoTerminal:
             await asyncio.sleep(POLL_S)
 
     async def wait_for_end(self) -> int:
-        """Its exit code."""
+        """Waits for the end of the command. Returns its exit code."""
         deadline_s = time.monotonic() + WAIT_S
         while (code := self.process.poll()) is None:
             assert time.monotonic() < deadline_s, f"it has not ended:\n{self.frame}"
-            assert self.written is not None  # read on, or it could not write
+            assert self.written is not None  # read on, or a full terminal would block it
             await asyncio.sleep(POLL_S)
         return code
 

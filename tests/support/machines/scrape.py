@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 MONITORING = Path(__file__).parents[3] / "deploy" / "monitoring"
 
-NAMES: Mapping[str, tuple[str, frozenset[str]]] = {  # type and labels of every metric that users are promised
+NAMES: Mapping[str, tuple[str, frozenset[str]]] = {  # type and labels of every metric that users may rely on
     "fednode_chain_height": ("gauge", frozenset()),
     "fednode_chain_blocks_total": ("counter", frozenset({"result"})),
     "fednode_block_interval_seconds": ("histogram", frozenset()),
@@ -41,15 +41,15 @@ NAMES: Mapping[str, tuple[str, frozenset[str]]] = {  # type and labels of every 
     "fednode_database_bytes": ("gauge", frozenset()),
     "fednode_build_info": ("gauge", frozenset({"version", "protocol", "python"})),
 }
-SCRAPED = {"up": frozenset[str]()}  # what Prometheus adds by itself
-ADDED = frozenset({"job", "instance"})  # and to what it scrapes
+SCRAPED = {"up": frozenset[str]()}  # metrics that Prometheus adds by itself
+ADDED = frozenset({"job", "instance"})  # labels that it adds to each metric
 
 _SUFFIXES = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "gauge": ("",)}
 
 
 @dataclass(frozen=True, slots=True)
 class Scraped:
-    """One answer of `/metrics`. `types` are by the names that users know, `labels` by those that expressions use."""
+    """One answer of `/metrics`. `types` are by the names that users know, `labels` by the names in expressions."""
 
     types: Mapping[str, str]
     labels: Mapping[str, frozenset[str]]
@@ -81,7 +81,7 @@ def read_dashboard() -> dict[str, Any]:
 
 
 def list_expressions() -> Iterator[tuple[str, str]]:
-    """Every expression of the rules and the dashboard, with where it stands."""
+    """Yields every expression of the rules and the dashboard, with its place."""
     for group in yaml.safe_load((MONITORING / "rules.yml").read_text())["groups"]:
         for rule in group["rules"]:
             yield rule["alert"], rule["expr"]
@@ -95,7 +95,7 @@ def list_expressions() -> Iterator[tuple[str, str]]:
 
 
 def list_unknown(expression: str, scraped: Scraped) -> list[str]:
-    """The metrics and labels of an expression that nobody gives."""
+    """Lists the metrics and labels of an expression that no node exports."""
     known = {**scraped.labels, **SCRAPED}
     bare = re.sub(r'"[^"]*"', '""', expression)
     names = re.findall(r"\b(fednode_\w+|up)\b", bare)

@@ -24,18 +24,18 @@ from typing import Any
 ROOT = Path(__file__).parents[3]
 DOCKERFILE = "tests/support/machines/systemd.Dockerfile"
 IMAGE = "fednode-systemd"
-BUILD_S = 3000  # what it is made of is fetched on the first build
+BUILD_S = 3000  # the first build downloads the image's packages
 COMMAND_S = 180
 PATIENCE_S = 240
 POLL_S = 1.0
 STOP_S = 90  # for everything on the machine to stop
 
-# What systemd itself does for a service, not what a service may: that is the unit's.
+# Capabilities that systemd itself needs to run a service; the unit decides what a service may do.
 CAPABILITIES = ("SYS_ADMIN", "SYS_PTRACE", "SYS_RESOURCE", "SYS_NICE", "NET_ADMIN", "MKNOD", "SYSLOG", "AUDIT_WRITE")
 
 
 def find_obstacle() -> str | None:
-    """The reason why there can be no such machine here, or None."""
+    """Returns why there can be no such machine here, or None."""
     if shutil.which("podman") is None:
         return "no podman, which runs systemd in a container"
     if os.geteuid() != 0:
@@ -46,12 +46,12 @@ def find_obstacle() -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Commands run on it as root."""
+    """A machine on which commands run as root."""
 
     name: str
 
     def run(self, *command: object, given: str | None = None, codes: tuple[int, ...] = (0,)) -> str:
-        """The output of the command. Raises AssertionError when it ends with another code than these."""
+        """Runs a command and returns its output. Raises AssertionError when it ends with another code than these."""
         done = subprocess.run(
             ["podman", "exec", "-i", self.name, *map(str, command)],
             input=given,
@@ -72,16 +72,16 @@ class Machine:
         self.run("tee", path, given=text)
 
     def show(self, unit: str, name: str) -> str:
-        """One property of a unit, as systemd has it."""
+        """Returns one property of a unit, as systemd has it."""
         return self.run("systemctl", "show", "--value", "-p", name, unit).strip()
 
     def read_journal(self, unit: str, *options: str) -> list[dict[str, Any]]:
-        """The entries of a unit, and of systemd about it."""
+        """Returns the entries of a unit, and those of systemd about it."""
         out = self.run("journalctl", "-q", "--no-pager", "-o", "json", "-u", unit, *options, codes=(0, 1))
         return [json.loads(line) for line in out.splitlines()]
 
     def wait_for(self, claim: Callable[[], bool], what: str, *units: str) -> None:
-        """Raises AssertionError with the ends of the units' journals when it does not come true."""
+        """Waits until the claim holds. Raises AssertionError with the ends of the units' journals when it does not."""
         until_s = time.monotonic() + PATIENCE_S
         while not claim():
             if time.monotonic() > until_s:
@@ -96,14 +96,14 @@ class Machine:
         )
 
     def reboot(self) -> None:
-        """Everything is stopped, and process 1 started anew."""
+        """Stops everything, and starts process 1 again."""
         _podman("restart", "-t", str(STOP_S), self.name)
         self.wait_until_booted()
 
 
 @contextmanager
 def booted(name: str) -> Iterator[Machine]:
-    """The machine, made from the working tree, of which it also has `deploy` and `tests/support` below /src."""
+    """Boots the machine, made from the working tree, of which it also has `deploy` and `tests/support` below /src."""
     _podman("build", "--network", "host", "-t", IMAGE, "-f", DOCKERFILE, ".", timeout_s=BUILD_S)
     volumes = [f"--volume={ROOT / folder}:/src/{folder}:ro" for folder in ("deploy", "tests/support")]
     rights = [f"--cap-add={','.join(CAPABILITIES)}", "--security-opt=seccomp=unconfined"]

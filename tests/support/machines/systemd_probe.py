@@ -59,7 +59,7 @@ def main(other: str, pid: int) -> None:
         "read key": lambda: (credentials / "identity.key").read_bytes(),
         "give way": lambda: os.nice(1),
         "inet": lambda: socket.socket(socket.AF_INET),
-        # what is the machine's
+        # the machine's own
         "list /home": lambda: os.listdir("/home"),
         "list /root": lambda: os.listdir("/root"),
         **{f"write {folder}": partial(Path(folder, "tried").write_text, "x") for folder in folders},
@@ -70,14 +70,14 @@ def main(other: str, pid: int) -> None:
         "read kernel log": lambda: os.open("/dev/kmsg", os.O_RDONLY),
         "packet socket": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
         "netlink socket": lambda: socket.socket(socket.AF_NETLINK, socket.SOCK_RAW),
-        # what would be more rights
+        # further rights
         "become root": lambda: os.setuid(0),
         "make set-uid file": lambda: make_suid(state / "suid"),
         "real time": lambda: os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1)),
         "mount": lambda: call("mount", b"none", b"/tmp", b"tmpfs", 0, None),
         "new user namespace": lambda: call("unshare", CLONE_NEWUSER),
         "personality": lambda: call("personality", ADDR_NO_RANDOMIZE),
-        # what is another node's
+        # another node's files and process
         "list its state": lambda: os.listdir(f"/var/lib/fednode/{other}"),
         "use its admin socket": lambda: connect(f"/run/fednode/{other}/node.sock"),
         "list its credentials": lambda: os.listdir(f"/run/credentials/fednode@{other}.service"),

@@ -28,7 +28,7 @@ from ml.bounds.checks import check
 from ml.errors import BoundError
 from support.theory.checks import check_at_least
 
-MAX_ERROR = 1e-9  # of the sum of shares
+MAX_ERROR = 1e-9  # allowed error of the sum of shares
 
 
 def compute_max_lr(updates: int, smoothness: float, beta2: float) -> float:
@@ -49,8 +49,8 @@ def compute_mean_square(
     kappa2: float,
     shares: Sequence[float],
 ) -> float:
-    """Bounds the mean over the rounds of the squared length of the whole loss's gradient from above, where that loss
-    is `gap` above its least at first; it bounds the least of them, too. Raises BoundError where lr is above
+    """Bounds from above the mean, over the rounds, of the squared length of the whole loss's gradient, where that loss
+    is `gap` above its least at first; the least of these squares is no larger. Raises BoundError where lr is above
     `compute_max_lr`."""
     limit, num, lr = compute_max_lr(updates, smoothness, beta2), updates, check("eta", lr)
     if lr > limit:

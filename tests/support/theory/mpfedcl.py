@@ -38,9 +38,9 @@ def compute_drift(
     *,
     printed: bool = False,
 ) -> float:
-    """S, of the contrast's `weight` in Eq. (12) and embeddings of that `length` at most. Lemma 2.
+    """Computes S, for the contrast's `weight` in Eq. (12) and embeddings no longer than `length`. Lemma 2.
 
-    It is of the mean over samples (`reduction: mean`). `printed` has C - 1 for 2.
+    It holds for the mean over samples (`reduction: mean`). `printed` has C - 1 in place of 2.
     """
     moved = check("L2", l2, zero=True) * check("G", g, zero=True) / check("tau", tau)
     scale = check("weight", weight, zero=True) * check("length", length, zero=True)
@@ -51,16 +51,15 @@ def compute_drift(
 def compute_round_change(
     eta: float, square: float, l1: float, delta: float, drift: float, *, printed: bool = False
 ) -> float:
-    """The most that the loss is expected to rise over a round (to fall, below 0), `square` being of its gradient at
-    first. Theorem 1."""
+    """Computes the most that the loss is expected to rise over a round (below 0 it falls), where `square` is that of
+    the gradient at first. Theorem 1."""
     fall = _compute_fall(eta, l1, delta, printed=printed)
     return -fall * check("square", square, zero=True) + eta * check("S", drift, zero=True)
 
 
 def compute_max_lr(square: float, l1: float, delta: float, drift: float, *, printed: bool = False) -> float:
-    """Returns the limit that the learning rate has to be below for the loss to fall in a round that begins with
-    `square`, corollary 1, or for some number of rounds to bring the mean below it, theorem 2; 0 where no rate is low
-    enough."""
+    """Computes the learning rate below which the loss falls in a round that begins with `square` (corollary 1), or
+    below which some number of rounds brings the mean under it (theorem 2); 0 where no rate is low enough."""
     square, drift = check("square", square), check("S", drift, zero=True)
     spread = check_at_least("delta", delta, 1) ** 2
     l1 = check("L1", l1)
@@ -71,8 +70,9 @@ def compute_max_lr(square: float, l1: float, delta: float, drift: float, *, prin
 def compute_rounds(
     gap: float, epsilon: float, eta: float, l1: float, delta: float, drift: float, *, printed: bool = False
 ) -> float:
-    """The rounds after which the mean of all squares is at most `epsilon`, where the loss is `gap` above its least at
-    first. Theorem 2. Raises BoundError where eta is not below `compute_max_lr`, and there is no such number."""
+    """Computes the rounds after which the mean of all squares is at most `epsilon`, where the loss is `gap` above its
+    least at first. Theorem 2. Raises BoundError where eta is not below `compute_max_lr`, as there is no such number
+    then."""
     gained = -compute_round_change(eta, check("epsilon", epsilon), l1, delta, drift, printed=printed)
     if gained <= 0:
         limit = compute_max_lr(epsilon, l1, delta, drift, printed=printed)
@@ -85,6 +85,6 @@ def compute_rounds(
 
 
 def _compute_fall(eta: float, l1: float, delta: float, *, printed: bool) -> float:
-    """Returns what a step takes from the loss for each unit of the square. Lemma 1."""
+    """Computes how much a step lowers the loss for each unit of the square. Lemma 1."""
     eta, l1, spread = check("eta", eta), check("L1", l1), check_at_least("delta", delta, 1) ** 2
     return (eta - l1 * eta**2 / 2) * spread if printed else eta - l1 * eta**2 * spread / 2

@@ -36,8 +36,8 @@ def compute_gap(
     *,
     printed: bool = False,
 ) -> float:
-    """Bounds how far the expected loss is above its least after the rounds, from a `gap` at first; `lr` is 1 / L where
-    it is not said. `printed` is of that rate alone, with twice the noise that stays."""
+    """Bounds how far the expected loss is above its least after the rounds, from a `gap` at first; `lr` is by default 1
+    / L. `printed` holds for that rate alone, with twice the remaining noise."""
     decay, floor = _compute_decay_and_floor(smoothness, mu, sigma, clients, lr)
     gap, left = check("gap", gap, zero=True), math.pow(decay, check_at_least("R", rounds, 0))
     if not printed:
@@ -50,8 +50,8 @@ def compute_gap(
 def compute_rounds(
     gap: float, epsilon: float, smoothness: float, mu: float, sigma: float, clients: int, lr: float | None = None
 ) -> int:
-    """The least number of rounds after which the bound is no more than `epsilon`. Raises BoundError where noise leaves
-    more than that."""
+    """Computes the least number of rounds after which the bound is no more than `epsilon`. Raises BoundError where the
+    noise keeps it above that."""
     decay, floor = _compute_decay_and_floor(smoothness, mu, sigma, clients, lr)
     gap, epsilon = check("gap", gap, zero=True), check("epsilon", epsilon)
     if gap <= epsilon:
@@ -64,7 +64,7 @@ def compute_rounds(
 def _compute_decay_and_floor(
     smoothness: float, mu: float, sigma: float, clients: int, lr: float | None
 ) -> tuple[float, float]:
-    """rho, and what noise leaves after any number of rounds."""
+    """Computes rho, and the bound that noise leaves after any number of rounds."""
     noise = check("sigma", sigma, zero=True) ** 2 / check_at_least("M", clients, 1)
     if check("mu", mu) > check("L", smoothness):
         raise BoundError(f"mu: expected at most L = {smoothness:g}, got {mu:g}")
