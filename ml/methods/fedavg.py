@@ -2,7 +2,7 @@
 
 McMahan et al., *Communication-Efficient Learning of Deep Networks from Decentralized Data*, 2017: w_G <- sum_k (n_k /
 n) w_k. There is no server: every member computes the same average, and a member that missed the round is left out of
-it.
+it. A site's weight is in `ml.methods.common.sharing`, the mean in `ml.aggregation.means`.
 """
 
 from __future__ import annotations

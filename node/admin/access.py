@@ -1,4 +1,5 @@
-"""Admin calls over TCP: the role that each method needs, and the check that a caller's token has it (SECURITY §4).
+"""Admin calls over TCP: the check that a caller's token has the role of the call's row in `node.admin.operations`
+(SECURITY §4).
 
 On loopback calls go in plain. Beyond it they go under TLS: the node shows the leaf of its identity, which callers pin
 by its id, so that there is no certificate to install. Callers show none; they send `authorization: Bearer TOKEN` with
