@@ -1,17 +1,19 @@
 """Work on the machines of a Ray cluster, with the events that a pool of processes has.
 
-A piece is a Ray task, and Ray schedules it. Ray also detects lost machines; the piece of a lost or hanging machine is
-submitted again here. So a piece may be done twice, but its outcome is yielded once. Each machine needs this version of
-fednode, and data at the same paths.
+A worker is an actor that does one piece after another; there are as many as the living machines have room for. Ray
+detects lost machines, and the piece of a lost or hanging one is submitted again here. So a piece may be done twice,
+but its outcome is yielded once. Each machine needs this version of fednode, and data at the same paths.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -20,7 +22,8 @@ from node.experiments.pool import Advanced, Died, Event, Finished, Work
 
 LOCAL = "ray"  # a cluster on this machine, or the one that RAY_ADDRESS names
 POLL_S = 0.3
-RETRIES = 2  # repeats of a piece whose machine was lost
+LOOK_S = 2.0  # between two lists of the machines
+RETRIES = 2  # repeats of a piece whose worker was lost
 
 
 def work_through_ray(
@@ -39,62 +42,157 @@ def work_through_ray(
     """
     ray = _import_ray()
     with _connected(ray, address):
-        task = ray.remote(num_cpus=1, num_gpus=gpu_share, max_retries=0, max_calls=0)(_do)
-        inbox = _start_inbox(ray)
-        waiting = deque((index, 0) for index in range(len(pieces)))
-        busy: dict[Any, tuple[int, int]] = {}  # the piece and its number of lost attempts, by the pending outcome
-        machines: dict[int, str] = {}  # where a piece is being done
-        while (waiting or busy) and not should_stop():
-            while waiting and len(busy) < (jobs or len(pieces)):
-                index, losses = waiting.popleft()
-                busy[task.remote(work, pieces[index], index, inbox)] = index, losses
-            ready, _ = ray.wait(list(busy), num_returns=len(busy), timeout=POLL_S)
-            alive = {node["NodeID"] for node in ray.nodes() if node["Alive"]}
-            for index, machine, news in _empty(ray, inbox):
-                if machine in alive:
-                    machines[index] = machine
-                if news is not None:
-                    yield Advanced(index, news)
-            hung = [one for one, (index, _) in busy.items() if index in machines and machines[index] not in alive]
-            for outcome in dict.fromkeys((*ready, *hung)):
-                index, losses = busy.pop(outcome)
-                machines.pop(index, None)
-                event = _get(ray, index, outcome) if outcome in ready else "its machine was lost"
-                if not isinstance(event, str):
-                    yield event
-                elif losses < RETRIES:
-                    waiting.append((index, losses + 1))
-                else:
-                    yield Died(index, f"{event} ({1 + losses} times)")
+        crew = _Crew(ray, pieces, work, jobs, gpu_share)
+        try:
+            while not should_stop():
+                crew.set_to_work()
+                if crew.is_done:
+                    return
+                yield from crew.listen()
+        finally:
+            crew.dismiss()
 
 
-def _get(ray: Any, index: int, outcome: Any) -> Event | str:
-    """Returns the outcome of a piece as an event; or, where its process or its machine was lost, the reason."""
-    try:
-        return Finished(index, ray.get(outcome))
-    except ray.exceptions.RayTaskError as error:
-        return Died(index, str(error.cause))
-    except ray.exceptions.RayError as error:
-        return str(error).strip().partition("\n")[0]
+@dataclass(frozen=True, slots=True, eq=False)
+class _Job:
+    """Holds a piece and its actor, which does it or waits for room. `where` resolves to the id of its machine."""
+
+    worker: Any
+    where: Any
+    index: int
+    piece: Any
+    tries: int
 
 
-def _do(work: Work, piece: Any, index: int, inbox: Any) -> Any:
-    """Does a piece, as a Ray task on some machine."""
-    machine = import_module("ray").get_runtime_context().get_node_id()
-    inbox.add.remote(index, machine, None)
-    return work(piece, lambda news: inbox.add.remote(index, machine, news))
+class _Crew:
+    """Holds the workers of one sweep, and the pieces that are left."""
+
+    def __init__(self, ray: Any, pieces: Sequence[Any], work: Work, jobs: int | None, gpu_share: float) -> None:
+        self._ray = ray
+        self._left = deque((index, piece, 0) for index, piece in enumerate(pieces))  # with their lost attempts
+        self._work = work
+        self._jobs = jobs
+        self._gpu_share = gpu_share
+        self._busy: dict[Any, _Job] = {}  # by the pending outcome
+        self._idle: list[tuple[Any, Any]] = []
+        self._inbox = _start_inbox(ray)
+        self._alive: dict[str, int] = {}  # the number of workers that each machine has room for
+        self._looked_s = -LOOK_S
+        self._is_one_gone = False  # of the machines, since the busy workers were last checked
+
+    @property
+    def is_done(self) -> bool:
+        return not self._busy and not self._left
+
+    def set_to_work(self) -> None:
+        """Starts as many pieces as there is room for, or one if there is no room, for which a cluster may grow."""
+        self._look()
+        room = max(1, sum(self._alive.values()))
+        while self._left and len(self._busy) < min(room, self._jobs or room):
+            index, piece, tries = self._left.popleft()
+            worker, where = self._idle.pop() if self._idle else self._hire()
+            outcome = worker.do.remote(self._work, piece, index, self._inbox)
+            self._busy[outcome] = _Job(worker, where, index, piece, tries)
+        while self._idle:  # its room may be needed
+            self._kill(self._idle.pop()[0])
+
+    def listen(self) -> Iterator[Event]:
+        """Yields the events of the next moment."""
+        if not self._busy:
+            time.sleep(POLL_S)
+            return
+        ready, _ = self._ray.wait(list(self._busy), num_returns=len(self._busy), timeout=POLL_S)
+        for index, news in _empty(self._ray, self._inbox):
+            yield Advanced(index, news)
+        for outcome in ready:
+            yield from self._take(outcome)
+        for outcome, job in list(self._busy.items()) if self._is_one_gone else ():
+            if (machine := self._find_machine(job)) is not None and machine not in self._alive:
+                del self._busy[outcome]
+                yield from self._lose(job, "its machine was lost")
+        self._is_one_gone = False
+
+    def dismiss(self) -> None:
+        for worker in (*(worker for worker, _ in self._idle), *(job.worker for job in self._busy.values())):
+            self._kill(worker)
+
+    def _take(self, outcome: Any) -> Iterator[Event]:
+        job, errors = self._busy.pop(outcome), self._ray.exceptions
+        try:
+            yield Finished(job.index, self._ray.get(outcome))
+        except errors.RayTaskError as error:
+            yield Died(job.index, str(error.cause))
+        except errors.RayError as error:
+            yield from self._lose(job, str(error).strip().partition("\n")[0])
+            return
+        self._idle.append((job.worker, job.where))
+
+    def _lose(self, job: _Job, why: str) -> Iterator[Event]:
+        """Puts the piece back, unless it has lost too many workers: then it has died."""
+        self._kill(job.worker)
+        if job.tries >= RETRIES:
+            yield Died(job.index, f"{why} ({1 + job.tries} times)")
+        else:
+            self._left.appendleft((job.index, job.piece, job.tries + 1))
+
+    def _look(self) -> None:
+        """Lists the living machines, and drops idle workers of others."""
+        if time.monotonic() - self._looked_s < LOOK_S:
+            return
+        self._looked_s = time.monotonic()
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        before = self._alive.keys()
+        self._alive = {node["NodeID"]: self._count_room(node["Resources"]) for node in nodes}
+        self._is_one_gone |= not before <= self._alive.keys()
+        self._idle = [(worker, where) for worker, where in self._idle if self._read(where) in self._alive]
+
+    def _count_room(self, resources: dict[str, float]) -> int:
+        cores = int(resources.get("CPU", 0))
+        return min(cores, int(resources.get("GPU", 0) / self._gpu_share + 1e-6)) if self._gpu_share else cores
+
+    def _hire(self) -> tuple[Any, Any]:
+        worker = self._ray.remote(_Worker).options(num_cpus=1, num_gpus=self._gpu_share, max_restarts=0).remote()
+        return worker, worker.find_machine.remote()
+
+    def _find_machine(self, job: _Job) -> str | None:
+        """Returns the id of the machine; None while the worker has not started."""
+        ready, _ = self._ray.wait([job.where], timeout=0)
+        return self._read(job.where) if ready else None
+
+    def _read(self, where: Any) -> str | None:
+        try:
+            machine: str = self._ray.get(where, timeout=POLL_S)
+        except self._ray.exceptions.RayError:
+            return None
+        return machine
+
+    def _kill(self, worker: Any) -> None:
+        with suppress(self._ray.exceptions.RayError, ValueError):  # it may be gone, or its machine
+            self._ray.kill(worker)
+
+
+class _Worker:
+    """The actor that does pieces on some machine."""
+
+    def find_machine(self) -> str:
+        ray = import_module("ray")
+        node_id: str = ray.get_runtime_context().get_node_id()
+        return node_id
+
+    def do(self, work: Work, piece: Any, index: int, inbox: Any) -> Any:
+        return work(piece, lambda news: inbox.add.remote(index, news))
 
 
 class _Inbox:
-    """The actor that receives from each task where it runs and how far it has come."""
+    """The actor that receives from each worker how far it has come."""
 
     def __init__(self) -> None:
-        self._news: list[tuple[int, str, Any]] = []
+        self._news: list[tuple[int, Any]] = []
 
-    def add(self, index: int, machine: str, news: Any) -> None:
-        self._news.append((index, machine, news))
+    def add(self, index: int, news: Any) -> None:
+        self._news.append((index, news))
 
-    def empty(self) -> list[tuple[int, str, Any]]:
+    def empty(self) -> list[tuple[int, Any]]:
         news, self._news = self._news, []
         return news
 
@@ -108,9 +206,9 @@ def _start_inbox(ray: Any) -> Any:
     return ray.remote(_Inbox).options(num_cpus=0, max_restarts=-1, scheduling_strategy=near).remote()
 
 
-def _empty(ray: Any, inbox: Any) -> list[tuple[int, str, Any]]:
+def _empty(ray: Any, inbox: Any) -> list[tuple[int, Any]]:
     try:
-        news: list[tuple[int, str, Any]] = ray.get(inbox.empty.remote(), timeout=POLL_S)
+        news: list[tuple[int, Any]] = ray.get(inbox.empty.remote(), timeout=POLL_S)
     except ray.exceptions.RayError:  # it is restarting, or slow
         return []
     return news
