@@ -1,4 +1,5 @@
-"""Sightings: stores once a minute when each member was last alive, so that it is known when this node is stopped.
+"""The last sight of each member: stores once a minute when each was last alive, so that it is known when this node is
+stopped.
 
 `fednode genesis fork` needs these times, since an operator claims with it that a quorum is lost for ever.
 """
@@ -47,4 +48,4 @@ class LastSeen:
         await self._disk.run(self._store.put_meta, SEEN, {"at": now_ms, "members": seen})
 
     def __repr__(self) -> str:
-        return f"<Sightings of {len(self._seen)}>"
+        return f"<LastSeen of {len(self._seen)}>"

@@ -52,7 +52,7 @@ class ReadinessSigner:
         self._prepare = prepare
 
     def __repr__(self) -> str:
-        return f"<StandsReady on {self._current.tip.height}>"
+        return f"<ReadinessSigner on {self._current.tip.height}>"
 
     async def run(self) -> None:
         """Calls `renew` as often as statuses are sent, until cancelled."""

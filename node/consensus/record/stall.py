@@ -208,14 +208,14 @@ class StallWatch:
         self._clock = clock
         self._events = events
         self._get_status_s = get_status_s
-        self._describe_way = explain_no_checkpoint
+        self._explain_no_checkpoint = explain_no_checkpoint
 
     async def run(self) -> None:
         quiet_until_s = self._clock.monotonic() + GRACE_STATUSES * self._get_status_s()
         while True:
             await self._peers.until_sight_may_change(self._get_status_s() / 2)
             slowness = self.detector.describe()
-            reasons = self._peers.describe_stall(), self._describe_way()
+            reasons = self._peers.describe_stall(), self._explain_no_checkpoint()
             reason = "; ".join(filter(None, reasons)) or slowness
             if reason is None or self._clock.monotonic() >= quiet_until_s:
                 self._update(reason)

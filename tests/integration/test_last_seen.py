@@ -1,4 +1,4 @@
-"""Sightings, on virtual time: when each member was last heard of is known after the node has stopped."""
+"""The last sight of each member, on virtual time: it is known after the node has stopped."""
 
 from __future__ import annotations
 
