@@ -41,3 +41,14 @@ async def run_sized(offload: Offload, num_bytes: int, function: Callable[P, T], 
     if num_bytes <= SMALL_BYTES:
         return function(*args, **kwargs)
     return await offload.run(function, *args, **kwargs)
+
+
+async def run_on_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Runs the function off the event loop. A cancelled caller waits for its end, so that no two run at once."""
+    working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(working)
+    finally:
+        if not working.done():
+            await asyncio.wait({working})
+            working.exception()  # marks the error as seen

@@ -14,8 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
 
 from chain.block import Id
 from ml.errors import AggregationError
@@ -26,6 +25,7 @@ from node.boundary import UNFORESEEN, Boundary
 from node.errors import InvalidRequest
 from node.ledger.audit import Inputs
 from node.ledger.scores import Scores, measure
+from node.offload import run_on_thread
 from node.pb import admin_pb2 as pb
 from node.runs.specs import RunRound
 from node.training.learner import Learner
@@ -34,9 +34,6 @@ from node.training.trainer import AnswerRefused, Trainer, WorkerDied, WorkerFail
 MAX_WAIT_S = 3600.0
 KEPT_ROUNDS = 64  # in memory
 NO_ROUND = "this height is a change, or of a method that this release does not know"
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class Scorer:
@@ -85,7 +82,7 @@ class Scorer:
                 if round_ is None:
                     scores.refuse(NO_ROUND)
                     return
-                inputs = await _run_on_thread(
+                inputs = await run_on_thread(
                     measure, scores, chain.genesis, round_, chain.store, block, chain.make_call()
                 )
                 if inputs is not None:
@@ -108,14 +105,14 @@ class Scorer:
         if scores.no_effect is not None:
             return
         contributions, parent = [*inputs.contributions], inputs.parent
-        whole = await _run_on_thread(_combine, round_, contributions, parent)
+        whole = await run_on_thread(_combine, round_, contributions, parent)
         mended = []
         for i in sorted(range(len(contributions)), key=lambda i: -get_rank(scores.scores[i])):
             score, others = scores.scores[i], contributions[:i] + contributions[i + 1 :]
             if score.HasField("effect"):
                 continue
             try:
-                rest = await _run_on_thread(_combine, round_, others, parent)
+                rest = await run_on_thread(_combine, round_, others, parent)
                 with_it, without_it = await self._trainer.score(round_.number, [whole, rest])
             except AggregationError as error:
                 scores.no_effect = f"without {score.name} there is no aggregate: {error}"
@@ -154,14 +151,3 @@ def _combine(round_: RunRound, contributions: Sequence[AuthorPayloads], parent: 
 def get_rank(score: pb.Score) -> float:
     """Returns the distance of a contribution, infinite if it has none, to sort by."""
     return score.distance if score.HasField("distance") else math.inf
-
-
-async def _run_on_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """Runs the function off the event loop. A cancelled caller waits for its end, so that no two run at once."""
-    working = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
-    try:
-        return await asyncio.shield(working)
-    finally:
-        if not working.done():
-            await asyncio.wait({working})
-            working.exception()  # marks the error as seen

@@ -40,6 +40,7 @@ from node.ledger.audit import run_audit
 from node.ledger.comparison import Pair, await_comparison, compare_chains
 from node.ledger.ledger_answers import LedgerAnswers
 from node.ledger.reader import Ledger
+from node.offload import run_on_thread
 from node.p2p.peers import Peer
 from node.p2p.transport.base import PeerUnavailable, Transport
 from node.pb import admin_pb2 as pb
@@ -174,7 +175,7 @@ class NodeView:
 
     async def _read_in_pages(self, name: str, **asked: Any) -> Any:
         async with self._turns[name]:
-            return await asyncio.to_thread(getattr(self._in_pages, name), **asked)
+            return await run_on_thread(getattr(self._in_pages, name), **asked)
 
     async def get_round(self, round: int, scores_within_s: float | None = None) -> pb.Round:  # noqa: A002
         """Returns a round; scores that are not known yet are computed only with `scores_within_s`. Raises NotFound and

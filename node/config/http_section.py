@@ -10,9 +10,9 @@ from node.config.value_types import FilePath, ListenAddress
 
 
 class HttpTlsSection(Section):
-    """What the node shows to browsers and scrapers: a chain in PEM, its own certificate first, and the key of that,
-    without a passphrase; off where none is named. On reload both are read again, where the configuration says
-    then that they are, so that a renewed certificate needs no restart; turning TLS on or off does."""
+    """Names the node's certificate for browsers and scrapers: a chain in PEM, its own certificate first, and the key of
+    that certificate, without a passphrase. TLS is off if neither is named. A reload reads both again, from the paths
+    that the configuration has then, so a renewed certificate needs no restart; turning TLS on or off does."""
 
     certificate_file: FilePath | None = None
     key_file: FilePath | None = None
@@ -25,15 +25,15 @@ class HttpTlsSection(Section):
 
 
 class HttpSection(Section):
-    """Where the node answers HTTP: its page, metrics for Prometheus, and probes. Off without a port, as in
-    `127.0.0.1:0`.
+    """Sets the address at which the node answers HTTP: its page, metrics for Prometheus, and probes. HTTP is off
+    without a port, as in `127.0.0.1:0`.
 
-    With a `token_file` metrics need the token that it holds (`Authorization: Bearer …`), which does nothing else, and
-    the page shows nothing without a key; beyond loopback there must be one. The probes say no more than yes or no to
-    whoever comes without.
+    With a `token_file` metrics need the token in it (`Authorization: Bearer …`), which serves for nothing else, and the
+    page shows nothing without a key. Beyond loopback a `token_file` is required. Without the token the probes answer
+    only yes or no.
 
-    With `tls` all of it speaks HTTPS. Beyond loopback the page is served by no other way, unless `tls_in_front` says
-    that something else speaks TLS with its visitors, or that nobody else comes near this port.
+    With `tls` everything is served over HTTPS. Beyond loopback the page is served in no other way, unless
+    `tls_in_front` says that a proxy speaks TLS with its visitors, or that nobody else reaches this port.
     """
 
     listen: ListenAddress | None = None

@@ -3,7 +3,9 @@ it is there for whoever asks."""
 
 from __future__ import annotations
 
+import asyncio
 import inspect
+import threading
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -18,7 +20,7 @@ from node.admin.federation_view import FederationView
 from node.admin.key_control import KeyControl
 from node.admin.node_answers import NodeAnswers
 from node.admin.offline import OfflineNode
-from node.admin.operations import OPERATIONS, PAGE, Http, Operation
+from node.admin.operations import LIST_RUNS, OPERATIONS, PAGE, Http, Operation
 from node.admin.predictor import Predictor
 from node.admin.round_control import Control
 from node.admin.view import NodeView
@@ -26,7 +28,9 @@ from node.errors import NodeError
 from node.ledger.ledger_answers import LedgerAnswers
 from node.pb import admin_pb2 as pb
 from node.web.wiring import describe_api
+from support.federation.asked import running
 from support.federation.asked_over_http import serving_page
+from support.federation.recording import PATIENCE_S, wait_until
 
 PARTS = (NodeAnswers, NodeView, FederationView, Backups, Predictor, Control, KeyControl, ChangeControl, LedgerAnswers)
 OF_THE_CLIENT = {"close", "check", "open_another"}  # which ask nothing
@@ -83,3 +87,29 @@ def test_whoever_asks_from_coroutines_has_the_same_calls() -> None:
         assert inspect.signature(getattr(AsyncClient, name)).parameters.keys() == (
             inspect.signature(getattr(Client, name)).parameters.keys()
         )
+
+
+async def test_a_caller_that_leaves_frees_no_place_for_a_second_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reading, most = [0], [0]
+    go_on = threading.Event()
+
+    def list_runs(answers: LedgerAnswers, run: int | None = None) -> pb.ListRunsReply:
+        reading[0] += 1
+        most[0] = max(most[0], reading[0])
+        assert go_on.wait(PATIENCE_S)
+        reading[0] -= 1
+        return pb.ListRunsReply()
+
+    monkeypatch.setattr(LedgerAnswers, "list_runs", list_runs)
+    async with running(tmp_path) as one:
+        callers = [asyncio.create_task(one.view.read(LIST_RUNS, run=None)) for _ in range(4)]
+        await wait_until(lambda: reading[0] == 1, "the first to read")
+        for caller in callers[:3]:
+            caller.cancel()
+            await asyncio.sleep(0.05)
+        go_on.set()
+        ended = await asyncio.gather(*callers, return_exceptions=True)
+    assert [isinstance(one, asyncio.CancelledError) for one in ended] == [True, True, True, False]
+    assert most == [1]
